@@ -1,0 +1,24 @@
+"""The errors a user can cause: each is one sentence that names what is wrong and what would be right."""
+
+
+class HsflError(Exception):
+    """Base of every error hsfl raises on purpose; the command prints it and exits with code 2."""
+
+
+class ScenarioError(HsflError):
+    """The scenario, a profile or an argument is not valid."""
+
+
+class InfeasibleError(HsflError):
+    """The input is valid, but no plan can satisfy it."""
+
+
+class ModelError(HsflError):
+    """A model cannot be built, chained into layers or profiled."""
+
+
+class MissingExtraError(HsflError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs an optional dependency: run  pip install 'hsfl[{extra}]'")

@@ -1,0 +1,1 @@
+"""What is given: the scenario file and the numbers it stands for. numpy only, no equations."""

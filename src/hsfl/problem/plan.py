@@ -1,0 +1,55 @@
+"""A plan: where the model is cut over the tiers, and how often each tier is averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from hsfl.errors import ScenarioError
+
+#: The longest interval a plan may hold: longer than any training, so a tier with it is never averaged.
+NEVER = 10**9
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Cuts (M-1 counts of layers: tier m holds the layers after cut m-1 up to cut m) and intervals (M, in rounds)."""
+
+    cuts: tuple[int, ...]
+    intervals: tuple[int, ...]
+
+    def layers(self, num_layers: int) -> list[range]:
+        """The layers each tier holds, counted from 0."""
+        edges = (0, *self.cuts, num_layers)
+        return [range(first, last) for first, last in pairwise(edges)]
+
+
+def make_plan(
+    cuts: Iterable[int],
+    intervals: Iterable[int],
+    *,
+    entities: tuple[int, ...],
+    num_layers: int,
+    allow_empty_tiers: bool = False,
+) -> Plan:
+    """A checked `Plan`; intervals of tiers with a single entity, which are always synchronised, become 1."""
+    cuts, intervals = tuple(cuts), tuple(intervals)
+    num_tiers = len(entities)
+    for label, values, length in (("cuts", cuts, num_tiers - 1), ("intervals", intervals, num_tiers)):
+        if len(values) != length:
+            raise ScenarioError(f"{label} {list(values)}: {length} whole numbers are needed for {num_tiers} tiers")
+        if any(isinstance(v, bool) or int(v) != v for v in values):
+            raise ScenarioError(f"{label} {list(values)}: only whole numbers are allowed")
+    if any(not 1 <= i <= NEVER for i in intervals):
+        raise ScenarioError(f"intervals {list(intervals)}: each must be from 1 to {NEVER} rounds")
+    smallest_step, last = (0, num_layers) if allow_empty_tiers else (1, num_layers - 1)
+    ordered = all(b - a >= smallest_step for a, b in pairwise(cuts))
+    if not ordered or cuts[0] < 1 or cuts[-1] > last:
+        order = "never falling" if allow_empty_tiers else "rising"
+        raise ScenarioError(
+            f"cuts {list(cuts)}: they must be {order} and lie between 1 and {last} for {num_layers} layers"
+        )
+    return Plan(
+        tuple(int(c) for c in cuts), tuple(1 if e == 1 else int(i) for i, e in zip(intervals, entities, strict=True))
+    )

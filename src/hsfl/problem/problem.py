@@ -1,0 +1,88 @@
+"""The planning problem: a system, a model's profile and the convergence constants, in SI units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from hsfl.problem.profile import FloatArray, LayerProfile
+from hsfl.problem.system import System
+
+
+@dataclass(frozen=True, eq=False)
+class Constants:
+    """What the convergence bound needs to know of the training task."""
+
+    smoothness: float
+    """beta."""
+    initial_gap: float
+    """theta0 = f(w0) - f*."""
+    target: float
+    """epsilon: the mean squared gradient norm to reach."""
+    gradient_variance: FloatArray
+    """sigma_l^2, (L,)."""
+    gradient_second_moment: FloatArray | None
+    """G_l^2, (L,); needed by the paper's drift model."""
+    gradient_dissimilarity: FloatArray | None
+    """zeta_{m,l}^2 between the entities of each tier, (M, L); needed by the refined drift model."""
+    drift: str
+    """The drift model: "paper" or "refined"."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Everything a planner is given."""
+
+    name: str
+    system: System
+    profile: LayerProfile
+    constants: Constants
+    batch_size: int
+    learning_rate: float
+    momentum: float = 0.0
+    seed: int = 0
+
+    @property
+    def step(self) -> float:
+        """gamma: the effective step of an update, learning_rate / (1 - momentum)."""
+        return self.learning_rate / (1 - self.momentum)
+
+    def with_step(self, step: float) -> Problem:
+        """The same problem at another effective step."""
+        return replace(self, learning_rate=step * (1 - self.momentum))
+
+    def without_top_tier(self) -> Problem:
+        """The same problem for the system whose second highest tier is the top."""
+        zeta = self.constants.gradient_dissimilarity
+        constants = replace(self.constants, gradient_dissimilarity=None if zeta is None else zeta[:-1])
+        return replace(self, system=self.system.without_top_tier(), constants=constants)
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.profile)
+
+    @cached_property
+    def work_flops(self) -> FloatArray:
+        """(L+1,): FLOPs of the first l layers for one mini-batch, forward and backward (W_l = rho_l + varpi_l)."""
+        return _cumulative(self.batch_size * (self.profile.forward_flops + self.profile.backward_flops))
+
+    @cached_property
+    def parameter_bits(self) -> FloatArray:
+        """(L+1,): bits of the first l layers' parameters (delta_l)."""
+        return _cumulative(self.profile.parameter_bits)
+
+    @cached_property
+    def client_memory_bits(self) -> FloatArray:
+        """(L+1,): bits the first l layers occupy for one client.
+
+        Unlike the paper's C5 the activations of the whole mini-batch count: a real device has to hold them.
+        """
+        profile = self.profile
+        activations = self.batch_size * (profile.activation_bits + profile.gradient_bits)
+        return _cumulative(activations + profile.optimizer_bits + profile.parameter_bits)
+
+
+def _cumulative(per_layer: FloatArray) -> FloatArray:
+    return np.concatenate(([0.0], np.cumsum(per_layer)))

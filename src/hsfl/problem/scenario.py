@@ -1,0 +1,350 @@
+"""Read a scenario file, check it, and turn it into numbers."""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from hsfl.errors import ScenarioError
+from hsfl.problem.messages import first_problem, nearest
+from hsfl.problem.problem import Constants, Problem
+from hsfl.problem.profile import FloatArray, LayerProfile
+from hsfl.problem.quantity import Quantity
+from hsfl.problem.schema import ModelSection, ScenarioFile, TierSection
+from hsfl.problem.system import IntArray, System, Tier
+
+CATALOG = files("hsfl") / "catalog"
+#: Position of each drawn field in a tier's random streams; append only, so that draws stay what they are.
+_STREAMS = ("compute", "memory", "uplink", "downlink", "fed_uplink", "fed_downlink")
+#: Fields that exclude each other: an override of one displaces the others.
+_ALTERNATIVES = {"model": [{"name"}, {"profile"}, {"factory"}], "convergence": [{"target"}, {"rounds", "slack"}]}
+DEFAULT_MOMENTUM = 0.9
+DEFAULT_INPUT_SHAPES = {
+    "vgg11": (3, 32, 32),
+    "vgg16": (3, 32, 32),
+    "lenet5": (1, 28, 28),
+    "resnet18": (3, 32, 32),
+    "vit": (3, 32, 32),
+    "gpt": (128,),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """A checked scenario file. `raw` is what the file (with overrides) says, `spec` the same, typed."""
+
+    spec: ScenarioFile
+    raw: Mapping[str, Any]
+    source: str
+    folder: Path | None
+    """Where relative paths start; None for a built-in scenario."""
+    measure: Callable[[ModelSection, Path | None], LayerProfile]
+    """Builds and measures a model that has no profile in a file."""
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def with_overrides(self, overrides: Mapping[str, Any]) -> Scenario:
+        """The scenario with fields replaced, by path: {"tiers.device.uplink": "20 Mbps"}."""
+        raw = copy.deepcopy(dict(self.raw))
+        for path, value in overrides.items():
+            _override(raw, path, value, self.source)
+        return scenario_from_dict(raw, self.source, self.folder, self.measure)
+
+    @cached_property
+    def system(self) -> System:
+        """The machines, with every distribution drawn."""
+        return _system(self.spec.tiers, self.spec.seed, self.source)
+
+    @cached_property
+    def profile(self) -> LayerProfile:
+        """The model's layers, from a file where there is one."""
+        model = self.spec.model
+        if model.profile is not None:
+            return LayerProfile.from_csv((self.folder or Path()) / model.profile)
+        if model.name is None:
+            return self.measure(model, self.folder)
+        if model.name not in DEFAULT_INPUT_SHAPES:
+            raise ScenarioError(
+                f"{self.source}: model.name = {model.name!r}: no such built-in model"
+                f"{nearest(model.name, DEFAULT_INPUT_SHAPES)}; known are {', '.join(DEFAULT_INPUT_SHAPES)}"
+            )
+        shape = model.input_shape or DEFAULT_INPUT_SHAPES[model.name]
+        path = CATALOG / "profiles" / f"{model.name}-{'x'.join(map(str, shape))}.csv"
+        return LayerProfile.from_csv(path) if path.is_file() else self.measure(model, self.folder)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The planning problem, in numbers."""
+        profile, training = self.profile, self.spec.training
+        momentum = 0.0
+        if training.optimizer == "momentum":
+            momentum = DEFAULT_MOMENTUM if training.momentum is None else training.momentum
+        elif training.momentum is not None:
+            raise ScenarioError(
+                f'{self.source}: training.momentum = {training.momentum}: only with optimizer = "momentum"; remove it'
+            )
+        if not profile.optimizer_bits.any():
+            profile = profile.with_optimizer(training.optimizer)
+        if len(profile) < len(self.spec.tiers):
+            raise ScenarioError(
+                f"{self.source}: the model has {len(profile)} layers for {len(self.spec.tiers)} tiers; each tier needs "
+                "at least one layer: use a deeper model or remove tiers"
+            )
+        problem = Problem(
+            name=self.name,
+            system=self.system,
+            profile=profile,
+            constants=self._constants(profile),
+            batch_size=training.batch_size,
+            learning_rate=training.learning_rate,
+            momentum=momentum,
+            seed=self.spec.seed,
+        )
+        return self._with_target(problem)
+
+    def _constants(self, profile: LayerProfile) -> Constants:
+        spec = self.spec.convergence
+        variance = self._per_layer("gradient_variance", profile, needed_for="the noise floor")
+        moment = self._per_layer(
+            "gradient_second_moment", profile, 'drift = "paper"' if spec.drift == "paper" else None
+        )
+        dissimilarity = self._dissimilarity(profile, needed=spec.drift == "refined")
+        assert variance is not None
+        return Constants(
+            spec.smoothness, spec.initial_gap, spec.target or np.nan, variance, moment, dissimilarity, spec.drift
+        )
+
+    def _per_layer(self, field: str, profile: LayerProfile, needed_for: str | None) -> FloatArray | None:
+        values = getattr(self.spec.convergence, field)
+        if values is None:
+            column: FloatArray | None = getattr(profile, field)
+            if column is None and needed_for:
+                raise ScenarioError(
+                    f"{self.source}: convergence.{field} is missing and the profile has no such column; {needed_for} "
+                    f"needs {len(profile)} numbers, one per layer"
+                )
+            return column
+        if len(values) != len(profile):
+            raise ScenarioError(
+                f"{self.source}: convergence.{field} has {len(values)} numbers; the model has {len(profile)} layers "
+                "and needs one for each"
+            )
+        return np.array(values, dtype=float)
+
+    def _dissimilarity(self, profile: LayerProfile, needed: bool) -> FloatArray | None:
+        """(M, L): as given per tier, or from clients' for random grouping, (J_m - 1) / (N - 1) zeta_l^2."""
+        field, tiers = "gradient_dissimilarity", len(self.spec.tiers)
+        values = self.spec.convergence.gradient_dissimilarity
+        if values is not None and isinstance(values[0], list):
+            lengths = {len(v) for v in values if isinstance(v, list)}
+            if len(values) != tiers or lengths != {len(profile)}:
+                raise ScenarioError(
+                    f"{self.source}: convergence.{field} has {len(values)} lists of {sorted(lengths)} numbers; it "
+                    f"needs {tiers} lists, one per tier, of {len(profile)}, one per layer"
+                )
+            return np.array(values, dtype=float)
+        clients = self._per_layer(field, profile, 'drift = "refined"' if needed else None)
+        if clients is None:
+            return None
+        entities = np.array(self.system.entities)
+        return (entities[:, None] - 1) / max(1, self.system.num_clients - 1) * clients
+
+    def _with_target(self, problem: Problem) -> Problem:
+        """Fill in epsilon when it is given by the rounds that full synchronisation would need."""
+        spec = self.spec.convergence
+        if (spec.target is None) == (spec.rounds is None):
+            given = "neither target nor rounds" if spec.target is None else "both target and rounds"
+            raise ScenarioError(f"{self.source}: convergence has {given}; give exactly one of them")
+        if spec.rounds is None:
+            if spec.slack is not None:
+                raise ScenarioError(f"{self.source}: convergence.slack = {spec.slack}: only with rounds; remove it")
+            return problem
+        constants = problem.constants
+        floor = constants.smoothness * problem.step * constants.gradient_variance.sum() / problem.system.num_clients
+        target = (2 * constants.initial_gap / (problem.step * spec.rounds) + floor) * (1 + (spec.slack or 0.0))
+        return replace(problem, constants=replace(constants, target=float(target)))
+
+
+def read_scenario(path_or_name: str | Path, measure: Callable[[ModelSection, Path | None], LayerProfile]) -> Scenario:
+    """Read a scenario file, or a built-in scenario by its name."""
+    path = Path(path_or_name)
+    builtin = CATALOG / "scenarios" / f"{path_or_name}.toml"
+    known = scenario_names()
+    try:
+        is_file = path.is_file()
+    except (OSError, ValueError):
+        is_file = False
+    if not is_file and str(path_or_name) in known:
+        source = f"scenario {path_or_name}"
+        return scenario_from_dict(_parse(builtin, source), source, None, measure)
+    if not is_file:
+        problem = "is a folder" if path.is_dir() else "no such file or built-in scenario"
+        raise ScenarioError(
+            f"{path_or_name}: {problem}{nearest(str(path_or_name), known)}; built-in are {', '.join(known)}, and "
+            "hsfl init FILE writes a file to start from"
+        )
+    return scenario_from_dict(_parse(path, str(path)), str(path), path.parent, measure)
+
+
+def scenario_names() -> list[str]:
+    """The built-in scenarios."""
+    return sorted(p.name.removesuffix(".toml") for p in (CATALOG / "scenarios").iterdir() if p.name.endswith(".toml"))
+
+
+def scenario_from_dict(
+    raw: Mapping[str, Any],
+    source: str,
+    folder: Path | None,
+    measure: Callable[[ModelSection, Path | None], LayerProfile],
+) -> Scenario:
+    """Check parsed TOML; `ScenarioError` names the first field that is wrong."""
+    try:
+        spec = ScenarioFile.model_validate(raw)
+    except ValidationError as error:
+        raise ScenarioError(f"{source}: {first_problem(error, raw)}") from None
+    chosen = [k for k in ("name", "profile", "factory") if getattr(spec.model, k) is not None]
+    if len(chosen) != 1:
+        given = " and ".join(chosen) or "none of them"
+        raise ScenarioError(f"{source}: model has {given}; give exactly one of name, profile and factory")
+    if spec.model.factory is not None and spec.model.input_shape is None:
+        raise ScenarioError(
+            f"{source}: model.input_shape is missing; a factory needs it, such as input_shape = [3, 32, 32]"
+        )
+    names = [t.name for t in spec.tiers]
+    if repeated := [n for n in names if names.count(n) > 1]:
+        raise ScenarioError(f"{source}: tiers.name = {repeated[0]!r} is used twice; give every tier its own name")
+    return Scenario(spec, raw, source, folder, measure)
+
+
+def _parse(path: Path | Traversable, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(f"{source}: not valid TOML: {error}; correct that line") from None
+    except RecursionError:
+        raise ScenarioError(f"{source}: not valid TOML: nested too deeply; a scenario needs three levels") from None
+    except (OSError, ValueError) as error:
+        raise ScenarioError(f"{source}: cannot be read as a text file ({error}); write a TOML file in UTF-8") from None
+
+
+def _system(sections: list[TierSection], seed: int, source: str) -> System:
+    tiers = []
+    for m, section in enumerate(sections):
+        top = m == len(sections) - 1
+        label = f"{source}: tiers.{section.name}"
+        for field in ("uplink", "downlink"):
+            if (getattr(section, field) is None) != top:
+                if top:
+                    raise ScenarioError(f"{label}.{field}: the top tier has no machine above it; remove the field")
+                raise ScenarioError(f'{label}.{field} is missing; every tier below the top needs it, such as "80 Mbps"')
+        for field in ("fed_uplink", "fed_downlink"):
+            if section.entities > 1 and getattr(section, field) is None:
+                raise ScenarioError(
+                    f"{label}.{field} is missing; with {section.entities} entities the fed server averages this tier, "
+                    'so give its rate, such as "80 Mbps"'
+                )
+        drawn = {field: _draw(section, field, m, seed, label) for field in _STREAMS}
+        parents = None if top else _parents(section, sections[m + 1], label)
+        if top and section.parents is not None:
+            raise ScenarioError(f"{label}.parents: the top tier has no machine above it; remove the field")
+        tiers.append(
+            Tier(
+                name=section.name,
+                compute_flops=drawn["compute"],
+                memory_bits=drawn["memory"],
+                uplink_bps=drawn["uplink"],
+                downlink_bps=drawn["downlink"],
+                fed_uplink_bps=drawn["fed_uplink"],
+                fed_downlink_bps=drawn["fed_downlink"],
+                parents=parents,
+            )
+        )
+    return System(tuple(tiers))
+
+
+def _draw(section: TierSection, field: str, tier: int, seed: int, label: str) -> FloatArray:
+    quantity: Quantity | None = getattr(section, field)
+    if quantity is None:
+        return np.full(section.entities, np.inf)
+    if quantity.form == "list" and len(quantity.numbers) != section.entities:
+        raise ScenarioError(
+            f"{label}.{field} has {len(quantity.numbers)} values; the tier has {section.entities} entities and needs "
+            "one for each"
+        )
+    # A stream of its own for every field of every tier: other fields never shift these draws.
+    values = quantity.draw(section.entities, np.random.default_rng([seed, tier, _STREAMS.index(field)]))
+    if not np.isfinite(values).all() or not (values > 0).all():
+        raise ScenarioError(
+            f"{label}.{field}: the distribution draws values that are not positive and finite; narrow it"
+        )
+    return values
+
+
+def _parents(section: TierSection, above: TierSection, label: str) -> IntArray:
+    count, hosts = section.entities, above.entities
+    if section.parents is None:
+        if hosts > count:
+            raise ScenarioError(
+                f"{label}.entities = {count}: fewer than the {hosts} of tier {above.name} above, so that some would "
+                "have no clients; lower those or raise these"
+            )
+        return np.arange(count) * hosts // count
+    if len(section.parents) != count:
+        raise ScenarioError(
+            f"{label}.parents has {len(section.parents)} entries; the tier has {count} entities and needs one for each"
+        )
+    if wrong := [p for p in section.parents if not 0 <= p < hosts]:
+        raise ScenarioError(
+            f"{label}.parents: {wrong[0]} is not an entity of tier {above.name}; they count from 0 to {hosts - 1}"
+        )
+    parents = np.array(section.parents, dtype=np.int64)
+    if len(idle := np.setdiff1d(np.arange(hosts), parents)):
+        raise ScenarioError(
+            f"{label}.parents leaves entity {idle[0]} of tier {above.name} (counted from 0) without clients; give it "
+            "one, or lower its tier's entities"
+        )
+    return parents
+
+
+def _override(raw: dict[str, Any], path: str, value: Any, source: str) -> None:
+    keys = path.split(".")
+    node: Any = raw
+    for depth, key in enumerate(keys[:-1]):
+        if isinstance(node, list):
+            node = _tier_by_name(node, key, path, source)
+        elif isinstance(node, dict):
+            node = node.setdefault(key, {})
+        if not isinstance(node, dict | list):
+            section = ".".join(keys[: depth + 1])
+            raise ScenarioError(f"{source}: {path}: {section} is a value, not a section; shorten the path")
+    if not isinstance(node, dict):
+        raise ScenarioError(f"{source}: {path}: name a tier and a field, such as tiers.device.uplink")
+    group = _ALTERNATIVES.get(keys[0], []) if len(keys) == 2 else []
+    if any(keys[-1] in names for names in group):
+        for names in group:
+            if keys[-1] not in names:
+                for other in names:
+                    node.pop(other, None)
+    node[keys[-1]] = value
+
+
+def _tier_by_name(tiers: list[Any], key: str, path: str, source: str) -> Any:
+    names = [t.get("name") if isinstance(t, dict) else None for t in tiers]
+    if key in names:
+        return tiers[names.index(key)]
+    if key.isdecimal() and 1 <= int(key) <= len(tiers):
+        return tiers[int(key) - 1]
+    known = ", ".join(str(n) for n in names)
+    raise ScenarioError(f"{source}: {path}: no tier {key!r}{nearest(key, map(str, names))}; the tiers are {known}")

@@ -1,0 +1,133 @@
+"""The fields of a scenario file: their types, limits and documentation, in one place.
+
+`hsfl init`, docs/scenario.md and every error message are made from what stands here.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+
+from hsfl.problem.quantity import Quantity, parse_quantity
+
+MAX_ENTITIES = 20_000_000
+
+Compute = Annotated[Quantity, PlainValidator(partial(parse_quantity, kind="compute"))]
+Rate = Annotated[Quantity, PlainValidator(partial(parse_quantity, kind="rate"))]
+Size = Annotated[Quantity, PlainValidator(partial(parse_quantity, kind="size"))]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PerLayer = Annotated[list[NotNegative], Field(min_length=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ModelSection(_Section):
+    """The network to cut: exactly one of name, profile and factory."""
+
+    name: str | None = Field(None, description="A built-in model: vgg11, vgg16, lenet5, resnet18, vit or gpt.")
+    profile: str | None = Field(
+        None, description="A CSV with one row per layer (hsfl profile writes one); relative to this file."
+    )
+    factory: str | None = Field(
+        None, description='Your own torch model: "package.module:function" returning an nn.Module. Needs input_shape.'
+    )
+    input_shape: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = Field(
+        None, description="Shape of one sample; built-in models have a default."
+    )
+
+
+class TrainingSection(_Section):
+    """How every client trains."""
+
+    batch_size: int = Field(ge=1, le=10**9, description="Samples per client and round (b).")
+    learning_rate: Positive = Field(
+        description="Step of an update; step and smoothness: learning_rate <= 1/smoothness."
+    )
+    optimizer: Literal["sgd", "momentum", "adam", "adamw"] = Field(
+        "sgd", description="sgd | momentum | adam | adamw: decides the memory of the optimiser's state."
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = Field(
+        None,
+        description="With optimizer = momentum (default 0.9): the effective step is learning_rate / (1 - momentum).",
+    )
+
+
+class TierSection(_Section):
+    """One tier of machines. List the tiers from the devices up; every device is a client."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_ -]*$", max_length=60)] = Field(
+        description="Used in tables and in --set tiers.NAME.FIELD=VALUE."
+    )
+    entities: int = Field(ge=1, le=MAX_ENTITIES, description="Machines in this tier.")
+    compute: Compute = Field(
+        description='FLOP/s of a machine, shared evenly by the clients it hosts: "0.5 TFLOPS", a list with one per '
+        "machine, or a distribution: { uniform = [low, high] }, { normal = [mean, deviation] }, "
+        "{ lognormal = [median, sigma] }."
+    )
+    memory: Size | None = Field(None, description='Memory of a machine, such as "8 GB"; no limit when absent.')
+    uplink: Rate | None = Field(
+        None, description="Rate to the machine above, shared likewise; absent at the top.", examples=["80 Mbps"]
+    )
+    downlink: Rate | None = Field(
+        None, description="Rate from the machine above, shared likewise; absent at the top.", examples=["370 Mbps"]
+    )
+    fed_uplink: Rate | None = Field(
+        None, description="Rate to the fed server, not shared; needed when entities > 1.", examples=["80 Mbps"]
+    )
+    fed_downlink: Rate | None = Field(
+        None, description="Rate from the fed server, not shared; needed when entities > 1.", examples=["370 Mbps"]
+    )
+    parents: list[int] | None = Field(
+        None,
+        description="The machine above each machine, counted from 0; default: even and contiguous.",
+        examples=[[0, 0, 1, 1]],
+    )
+
+
+class ConvergenceSection(_Section):
+    """What the convergence bound knows of the task. Lists hold one number per layer."""
+
+    smoothness: Positive = Field(description="beta: the gradient changes by at most beta times the change of weights.")
+    initial_gap: Positive = Field(description="theta0 = f(w0) - f*: the loss to gain from the start.")
+    target: Positive | None = Field(
+        None, description="epsilon: the mean squared gradient norm to reach. Or give rounds."
+    )
+    rounds: Positive | None = Field(
+        None,
+        description="Instead of target: the rounds that training with all intervals 1 would need to reach it.",
+        examples=[10000],
+    )
+    slack: NotNegative | None = Field(
+        None, description="With rounds: the target is raised by this part of itself (default 0).", examples=[0.1]
+    )
+    gradient_variance: PerLayer | None = Field(
+        None, description="sigma_l^2 of each layer's mini-batch gradient; default: the profile's column."
+    )
+    gradient_second_moment: PerLayer | None = Field(
+        None, description='G_l^2 of each layer\'s mini-batch gradient; likewise; needed by drift = "paper".'
+    )
+    gradient_dissimilarity: PerLayer | Annotated[list[PerLayer], Field(min_length=1)] | None = Field(
+        None,
+        description="zeta_l^2 between clients' mean gradients, or one list per tier between its machines; likewise; "
+        'needed by drift = "refined".',
+    )
+    drift: Literal["paper", "refined"] = Field(
+        "paper", description='How sub-models drift apart between averages: "paper" (Theorem 1) or "refined".'
+    )
+
+
+class ScenarioFile(_Section):
+    """A system, a model and a training task."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)] = Field(description="What the scenario is called.")
+    description: str | None = Field(None, description="One line for hsfl scenarios.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of everything drawn.")
+    model: ModelSection
+    training: TrainingSection
+    tiers: Annotated[list[TierSection], Field(min_length=2, max_length=32)]
+    convergence: ConvergenceSection

@@ -1,0 +1,131 @@
+"""The machines: tiers of entities, who hosts whom, their compute, memory and links, in SI units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from hsfl.problem.profile import FloatArray
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Tier:
+    """One tier; every array has one entry per entity. An absent limit or an unused link is infinite."""
+
+    name: str
+    compute_flops: FloatArray
+    memory_bits: FloatArray
+    uplink_bps: FloatArray
+    """Rate to the entity above, shared evenly by the hosted clients; infinite at the top."""
+    downlink_bps: FloatArray
+    """Rate from the entity above, likewise."""
+    fed_uplink_bps: FloatArray
+    """Rate to the fed server; one sub-model per entity travels, so it is not shared."""
+    fed_downlink_bps: FloatArray
+    parents: IntArray | None
+    """The entity above, counted from 0; None at the top."""
+
+    @property
+    def entities(self) -> int:
+        return len(self.compute_flops)
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """A tree of tiers, from the devices (one client each) up."""
+
+    tiers: tuple[Tier, ...]
+
+    @property
+    def num_tiers(self) -> int:
+        return len(self.tiers)
+
+    @property
+    def num_clients(self) -> int:
+        return self.tiers[0].entities
+
+    @cached_property
+    def entities(self) -> tuple[int, ...]:
+        """J_m."""
+        return tuple(tier.entities for tier in self.tiers)
+
+    @cached_property
+    def averaged(self) -> npt.NDArray[np.bool_]:
+        """Which tiers have several entities, and so drift apart and are averaged by the fed server."""
+        return np.array(self.entities) > 1
+
+    @cached_property
+    def hosts(self) -> tuple[IntArray, ...]:
+        """hosts[m][n]: the entity of tier m that serves client n."""
+        hosts = [np.arange(self.num_clients)]
+        for tier in self.tiers[:-1]:
+            assert tier.parents is not None
+            hosts.append(tier.parents[hosts[-1]])
+        return tuple(hosts)
+
+    @cached_property
+    def clients_per_entity(self) -> tuple[IntArray, ...]:
+        """N_m^j."""
+        return tuple(
+            np.bincount(hosts, minlength=tier.entities) for hosts, tier in zip(self.hosts, self.tiers, strict=True)
+        )
+
+    @cached_property
+    def slowness(self) -> FloatArray:
+        """What a FLOP and a bit cost each client: (3M-2, N), after the even split of every entity.
+
+        Rows: seconds per FLOP in tiers 1..M, per activation bit up from tiers 1..M-1, per gradient bit down to them.
+        """
+        inner = self.tiers[:-1]
+        rates = [t.compute_flops for t in self.tiers] + [t.uplink_bps for t in inner] + [t.downlink_bps for t in inner]
+        tiers = [*range(self.num_tiers), *range(self.num_tiers - 1), *range(self.num_tiers - 1)]
+        slowness = np.empty((len(rates), self.num_clients))
+        for row, rate, m in zip(slowness, rates, tiers, strict=True):
+            np.take(self.clients_per_entity[m] / rate, self.hosts[m], out=row, mode="clip")
+        return slowness
+
+    @cached_property
+    def fed_seconds_per_bit(self) -> FloatArray:
+        """(M,): what a parameter bit costs when a tier is averaged: max_j 1/r^U + max_j 1/r^D; 0 for one entity."""
+        costs = [1 / t.fed_uplink_bps.min() + 1 / t.fed_downlink_bps.min() for t in self.tiers]
+        return np.where(self.averaged, costs, 0.0)
+
+    @cached_property
+    def tightest_entity(self) -> tuple[int, ...]:
+        """The entity of each tier with the least memory per hosted client."""
+        return tuple(
+            int(np.argmin(tier.memory_bits / count))
+            for tier, count in zip(self.tiers, self.clients_per_entity, strict=True)
+        )
+
+    @cached_property
+    def memory_per_client_bits(self) -> FloatArray:
+        """(M,): what a client's sub-model may occupy where memory is tightest, min_j rho_m^j / N_m^j."""
+        return np.array(
+            [
+                tier.memory_bits[j] / count[j]
+                for tier, count, j in zip(self.tiers, self.clients_per_entity, self.tightest_entity, strict=True)
+            ]
+        )
+
+    def without_top_tier(self) -> System:
+        """The system whose second highest tier is the top."""
+        *rest, top = self.tiers[:-1]
+        absent = np.full(top.entities, np.inf)
+        return System((*rest, replace(top, uplink_bps=absent, downlink_bps=absent, parents=None)))
+
+    def without_memory_limits(self) -> System:
+        """The same machines with all the memory in the world."""
+        return System(tuple(replace(t, memory_bits=np.full(t.entities, np.inf)) for t in self.tiers))
+
+    def with_free_aggregation(self) -> System:
+        """The same machines with fed links that cost no time, so that only split training counts."""
+        free = [np.full(t.entities, np.inf) for t in self.tiers]
+        return System(
+            tuple(replace(t, fed_uplink_bps=f, fed_downlink_bps=f) for t, f in zip(self.tiers, free, strict=True))
+        )

@@ -1,0 +1,102 @@
+"""Scenario files as text: every field with its documentation, set fields with their values, others commented out."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from hsfl.problem.schema import (
+    ConvergenceSection,
+    ModelSection,
+    ScenarioFile,
+    TierSection,
+    TrainingSection,
+)
+
+_SECTIONS: dict[str, type[BaseModel]] = {
+    "model": ModelSection,
+    "training": TrainingSection,
+    "tiers": TierSection,
+    "convergence": ConvergenceSection,
+}
+_HEADER = """\
+# A scenario of hsfl: machines, a model and a training task. Plan it with  hsfl plan THIS_FILE
+# Plain numbers are SI (FLOP/s, bit/s, bits); text may carry units: "0.5 TFLOPS", "80 Mbps", "8 GB".
+"""
+
+
+def scenario_text(raw: Mapping[str, Any]) -> str:
+    """A scenario as commented TOML; reading it gives `raw` back."""
+    lines = [_HEADER]
+    lines += _fields(ScenarioFile, raw, skip=_SECTIONS)
+    for name, section in _SECTIONS.items():
+        title = " ".join((section.__doc__ or "").split())
+        if name == "tiers":
+            for number, tier in enumerate(raw.get("tiers", []), start=1):
+                lines += [
+                    "",
+                    *(_comment(title) if number == 1 else []),
+                    "[[tiers]]",
+                    *_fields(section, tier, brief=number > 1),
+                ]
+        else:
+            lines += ["", *_comment(title), f"[{name}]", *_fields(section, raw.get(name, {}))]
+    return "\n".join(lines) + "\n"
+
+
+def field_reference() -> str:
+    """docs/scenario.md's tables: every field with its type, default and meaning, in Markdown."""
+    parts = []
+    sections: dict[str, type[BaseModel]] = {"": ScenarioFile, **_SECTIONS}
+    for name, section in sections.items():
+        title = {"": "Top level", "tiers": "`[[tiers]]`"}.get(name, f"`[{name}]`")
+        parts.append(f"## {title}\n\n{' '.join((section.__doc__ or '').split())}\n")
+        parts.append("| field | default | meaning |\n|---|---|---|")
+        for key, info in section.model_fields.items():
+            if name or key not in _SECTIONS:
+                parts.append(f"| `{key}` | {_default(info)} | {(info.description or '').replace('|', chr(92) + '|')} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _fields(
+    section: type[BaseModel], values: Mapping[str, Any], *, skip: Collection[str] = (), brief: bool = False
+) -> list[str]:
+    lines: list[str] = []
+    for key, info in section.model_fields.items():
+        if key in skip or (brief and key not in values):
+            continue
+        if not brief:
+            lines += _comment(info.description or "")
+        if key in values:
+            lines.append(f"{key} = {toml_value(values[key])}")
+        else:
+            example = info.default if info.default is not None else (info.examples or [None])[0]
+            lines.append(f"# {key} = {toml_value(example) if example is not None else '...'}")
+    return lines
+
+
+def toml_value(value: Any) -> str:
+    """A value in TOML's notation."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{k} = {toml_value(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(toml_value(v) for v in value) + "]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _comment(text: str) -> list[str]:
+    return [f"# {line}" for line in textwrap.wrap(text, 108)]
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "required"
+    return "none" if info.default is None else f"`{toml_value(info.default)}`"

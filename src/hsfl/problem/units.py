@@ -1,0 +1,102 @@
+"""Human units, at the edge only: text such as "80 Mbps" to SI numbers and back."""
+
+from __future__ import annotations
+
+import math
+import re
+
+_PREFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+
+#: What each kind of quantity may be written in: unit -> value in the SI unit of the kind.
+KINDS: dict[str, dict[str, float]] = {
+    "compute": {
+        f"{prefix}{unit}": scale
+        for prefix, scale in _PREFIXES.items()
+        for unit in ("FLOPS", "FLOP/s", "flops", "flop/s")
+    },
+    "rate": {
+        f"{prefix}{unit}": scale * factor
+        for prefix, scale in _PREFIXES.items()
+        for unit, factor in (("bps", 1), ("bit/s", 1), ("b/s", 1), ("Bps", 8), ("B/s", 8))
+    },
+    "size": {
+        f"{prefix}{unit}": scale * factor
+        for prefix, scale in (_PREFIXES | _BINARY).items()
+        for unit, factor in (("bit", 1), ("bits", 1), ("b", 1), ("B", 8))
+    },
+    "number": {},
+}
+_REMEDY = {
+    "compute": 'write a number in FLOP/s or text such as "0.5 TFLOPS"',
+    "rate": 'write a number in bit/s or text such as "80 Mbps"',
+    "size": 'write a number in bits or text such as "8 GB"',
+    "number": "write a plain number",
+}
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z/]*)\s*")
+
+
+def parse(value: object, kind: str) -> float:
+    """A positive, finite quantity of the kind (a key of `KINDS`) in SI units; ValueError with the remedy."""
+    remedy = _REMEDY[kind]
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(remedy)
+    if isinstance(value, str):
+        match = _QUANTITY.fullmatch(value)
+        if not match:
+            raise ValueError(remedy)
+        number, unit = match.groups()
+        if unit and unit not in KINDS[kind]:
+            raise ValueError(f"unknown unit {unit!r}; {remedy}")
+        value = float(number) * (KINDS[kind][unit] if unit else 1.0)
+    try:
+        value = float(value)
+    except OverflowError:
+        value = math.inf
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"it must be positive and finite; {remedy}")
+    return value
+
+
+def format_bits(bits: float) -> str:
+    """A size in bytes: 8e9 -> "1 GB"."""
+    return _scaled(bits / 8, "B")
+
+
+def format_rate(bps: float) -> str:
+    """8e7 -> "80 Mbps"."""
+    return _scaled(bps, "bps")
+
+
+def format_flops(flops: float, unit: str = "FLOPS") -> str:
+    """5e11 -> "500 GFLOPS"."""
+    return _scaled(flops, unit)
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration for people: 0.0032 -> "3.2 ms", 93784 -> "1 d 2 h"."""
+    if not math.isfinite(seconds):
+        return "never"
+    if seconds < 1:
+        for unit, scale in (("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
+            if seconds >= scale:
+                return f"{seconds / scale:.3g} {unit}"
+        return f"{seconds:.3g} s"
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    units = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    index = next(i for i, (_, scale) in enumerate(units) if seconds >= scale)
+    (big, scale), (small, fine) = units[index], units[min(index + 1, len(units) - 1)]
+    if index == 0 and seconds >= 1000 * scale:
+        return f"{seconds / scale:,.0f} y"
+    count, rest = divmod(round(seconds / fine), scale // fine)
+    return f"{count} {big} {rest} {small}" if rest else f"{count} {big}"
+
+
+def _scaled(value: float, unit: str) -> str:
+    if not math.isfinite(value):
+        return "no limit"
+    for prefix, scale in reversed(_PREFIXES.items()):
+        if prefix != "K" and abs(value) >= scale:
+            return f"{value / scale:.4g} {prefix}{unit}"
+    return f"{value:.4g} {unit}"
