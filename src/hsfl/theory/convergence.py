@@ -1,0 +1,96 @@
+"""The convergence bound (Theorem 1, Corollary 1) with two models of how far a tier drifts between averages.
+
+Both drift models are, for every tier, a quadratic in its interval whose coefficients are sums over the tier's layers:
+the drift term of tier m is [I_m > 1] * (q_2 I_m^2 + q_1 I_m + q_0). That is all a planner needs to know of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from hsfl.problem.problem import Problem
+from hsfl.problem.profile import FloatArray
+
+
+def paper_drift(problem: Problem) -> FloatArray:
+    """Lemma 1: 4 beta^2 gamma^2 I_m^2 sum_l G_l^2, as coefficients (3, M, L) of I^2, I and 1."""
+    M, L = problem.system.num_tiers, problem.num_layers
+    moment_L = problem.constants.gradient_second_moment
+    assert moment_L is not None
+    coefficients = np.zeros((3, M, L))
+    coefficients[0] = 4 * (problem.constants.smoothness * problem.step) ** 2 * moment_L
+    return coefficients
+
+
+def refined_drift(problem: Problem) -> FloatArray:
+    """Random drift grows with k rounds since the average, systematic drift with k^2; averaged over k = 0..I-1:
+
+    beta^2 gamma^2 [a (I-1)/2 + b (I-1)(2I-1)/6] with a = (J_m - 1)/N sum_l sigma_l^2 and b = sum_l zeta_{m,l}^2.
+    A model under bounded dissimilarity, not the paper's theorem; it tells IID from non-IID data, which G^2 cannot.
+    """
+    constants, system = problem.constants, problem.system
+    b_ML = constants.gradient_dissimilarity
+    assert b_ML is not None
+    a_ML = (np.array(system.entities)[:, None] - 1) / system.num_clients * constants.gradient_variance
+    scale = (constants.smoothness * problem.step) ** 2
+    return scale * np.stack((b_ML / 3, (a_ML - b_ML) / 2, b_ML / 6 - a_ML / 2))
+
+
+DRIFT_MODELS: dict[str, Callable[[Problem], FloatArray]] = {"paper": paper_drift, "refined": refined_drift}
+
+
+def drift_coefficients(problem: Problem) -> FloatArray:
+    """q_2, q_1, q_0 of every layer in every tier: (3, M, L), 0 where a tier has one entity (Insight 2)."""
+    coefficients = DRIFT_MODELS[problem.constants.drift](problem)
+    return np.where(problem.system.averaged[:, None], coefficients, 0.0)
+
+
+def drift(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
+    """The drift term of every tier: (..., M)."""
+    cuts, intervals = np.asarray(cuts), np.asarray(intervals, dtype=float)
+    M, L = problem.system.num_tiers, problem.num_layers
+    cumulative = np.concatenate((np.zeros((3, M, 1)), np.cumsum(drift_coefficients(problem), axis=-1)), axis=-1)
+    ends = np.full((*cuts.shape[:-1], 1), L)
+    first, last = np.concatenate((0 * ends, cuts), axis=-1), np.concatenate((cuts, ends), axis=-1)
+    tier = np.arange(M)
+    return quadratic(cumulative[:, tier, last] - cumulative[:, tier, first], intervals)
+
+
+def quadratic(coefficients: FloatArray, intervals: FloatArray) -> FloatArray:
+    """[I > 1] * (q_2 I^2 + q_1 I + q_0), the coefficients along the first axis."""
+    q2, q1, q0 = coefficients
+    return np.where(intervals > 1, (q2 * intervals + q1) * intervals + q0, 0.0)
+
+
+def noise_floor(problem: Problem) -> float:
+    """beta gamma sum_l sigma_l^2 / N: what no number of rounds and no plan gets below."""
+    constants = problem.constants
+    return float(constants.smoothness * problem.step * constants.gradient_variance.sum() / problem.system.num_clients)
+
+
+def margin(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
+    """D(I, c) = epsilon - noise floor - drift: what is left for the optimisation error; (...)."""
+    total: FloatArray = problem.constants.target - noise_floor(problem) - drift(problem, cuts, intervals).sum(-1)
+    return total
+
+
+def bound(problem: Problem, rounds: npt.ArrayLike, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
+    """Theorem 1's right-hand side: the mean squared gradient norm after that many rounds; (...)."""
+    optimisation = 2 * problem.constants.initial_gap / (problem.step * np.asarray(rounds, dtype=float))
+    total: FloatArray = optimisation + noise_floor(problem) + drift(problem, cuts, intervals).sum(-1)
+    return total
+
+
+def rounds_needed(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
+    """Corollary 1: R(I, c) before rounding up; infinite where drift keeps the plan from the target; (...)."""
+    D = margin(problem, cuts, intervals)
+    with np.errstate(divide="ignore"):
+        return np.where(D > 0, 2 * problem.constants.initial_gap / (problem.step * np.maximum(D, 0.0)), np.inf)
+
+
+def whole_rounds(rounds: FloatArray) -> FloatArray:
+    """The integer number of rounds; a relative 1e-12 is forgiven so that rounding errors cost no round."""
+    return np.ceil(rounds * (1 - 1e-12))

@@ -1,0 +1,93 @@
+"""Latency of split training and of aggregation (paper, Section V-A)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hsfl.problem.problem import Problem
+from hsfl.problem.profile import FloatArray
+
+#: How many latencies `split_latency` holds in memory at once.
+_CHUNK = 1 << 22
+
+
+@dataclass(frozen=True)
+class RoundParts:
+    """Where clients' rounds spend their time, in seconds; the last axis is the tier."""
+
+    compute_s: FloatArray
+    """(..., M): forward and backward passes, T^F + T^B."""
+    uplink_s: FloatArray
+    """(..., M-1): activations from each tier to the one above, T^A."""
+    downlink_s: FloatArray
+    """(..., M-1): gradients back down to each tier, T^G."""
+
+    @property
+    def total_s(self) -> FloatArray:
+        """T_n."""
+        total: FloatArray = self.compute_s.sum(-1) + self.uplink_s.sum(-1) + self.downlink_s.sum(-1)
+        return total
+
+
+def demands(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
+    """What a round of each plan asks of every client: (..., 3M-2), FLOPs per tier, bits up and bits down per cut.
+
+    In the order of the rows of `System.slowness`, so that T_n(c) = demands(c) @ slowness[:, n].
+    """
+    cuts = np.asarray(cuts)
+    b, profile = problem.batch_size, problem.profile
+    edges = _edges(problem, cuts)
+    work = np.diff(problem.work_flops[edges], axis=-1)
+    return np.concatenate((work, b * profile.activation_bits[cuts - 1], b * profile.gradient_bits[cuts - 1]), axis=-1)
+
+
+def round_parts(problem: Problem, cuts: npt.ArrayLike, clients: Sequence[int] | None = None) -> RoundParts:
+    """T^F, T^B, T^A and T^G of the given clients (default: all): arrays (..., clients, tiers)."""
+    M = problem.system.num_tiers
+    slowness = problem.system.slowness if clients is None else problem.system.slowness[:, clients]
+    parts = np.moveaxis(demands(problem, cuts)[..., :, None] * slowness, -1, -2)
+    return RoundParts(parts[..., :M], parts[..., M : 2 * M - 1], parts[..., 2 * M - 1 :])
+
+
+def split_latency(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
+    """T_S(c) = max_n T_n(c): (...)."""
+    demand = demands(problem, cuts)
+    slowness = problem.system.slowness
+    flat = demand.reshape(-1, demand.shape[-1])
+    rows = max(1, _CHUNK // slowness.shape[1])
+    latency = [(flat[k : k + rows] @ slowness).max(axis=1) for k in range(0, len(flat), rows)]
+    return np.concatenate(latency).reshape(demand.shape[:-1])
+
+
+def slowest_client(problem: Problem, cuts: npt.ArrayLike) -> int:
+    """The client, counted from 0, that decides T_S of one plan."""
+    return int(np.argmax(demands(problem, cuts) @ problem.system.slowness))
+
+
+def aggregation_latency(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
+    """T_{m,A}(c): (..., M), 0 for a tier with one entity.
+
+    The paper leaves the top tier out because it has one server there; here it counts like any other.
+    """
+    sizes = np.diff(problem.parameter_bits[_edges(problem, np.asarray(cuts))], axis=-1)
+    return sizes * problem.system.fed_seconds_per_bit
+
+
+def client_memory(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
+    """Bits each tier holds for one client: (..., M), the sum in C5; an entity with N_m^j clients holds that many."""
+    return np.diff(problem.client_memory_bits[_edges(problem, np.asarray(cuts))], axis=-1)
+
+
+def fits_memory(problem: Problem, cuts: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+    """C5: whether every entity of each tier holds what it has to: (..., M)."""
+    return client_memory(problem, cuts) < problem.system.memory_per_client_bits
+
+
+def _edges(problem: Problem, cuts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """c_0 = 0, the cuts, c_M = L: (..., M+1)."""
+    ends = np.full((*cuts.shape[:-1], 1), problem.num_layers)
+    return np.concatenate((np.zeros_like(ends), cuts, ends), axis=-1)

@@ -1,0 +1,143 @@
+"""Problems to try planners on: random ones of every shape, and exhaustive search to know their optima."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hsfl.problem.problem import Constants, Problem
+from hsfl.problem.profile import LayerProfile
+from hsfl.problem.system import System, Tier
+from hsfl.theory.convergence import drift_coefficients, margin, noise_floor, quadratic
+from hsfl.theory.latency import client_memory
+from hsfl.theory.objective import objective
+
+
+def random_problem(
+    rng: np.random.Generator,
+    *,
+    num_tiers: int,
+    num_layers: int,
+    num_clients: int,
+    drift: str = "paper",
+    single_top: bool = True,
+    memory: bool = False,
+    longest_interval: int = 8,
+    generosity: float = 1.0,
+) -> Problem:
+    """A ragged tree with random rates and a random model.
+
+    Intervals beyond `longest_interval` miss the target; more `generosity` raises the target, for longer ones.
+    """
+    entities = [num_clients]
+    for m in range(1, num_tiers):
+        top = m == num_tiers - 1
+        entities.append(1 if top and single_top else int(rng.integers(1, max(2, entities[-1] // 2 + 1))))
+        if top and not single_top:
+            entities[-1] = int(rng.integers(2, 4)) if entities[-2] >= 4 else entities[-2]
+    tiers = []
+    for m, count in enumerate(entities):
+        parents = None
+        if m + 1 < num_tiers:
+            above = entities[m + 1]
+            parents = np.concatenate((np.arange(above), rng.integers(0, above, count - above)))
+            rng.shuffle(parents)
+        speed = 10.0**m
+        tiers.append(
+            Tier(
+                f"tier{m + 1}",
+                compute_flops=speed * rng.uniform(1e9, 4e9, count),
+                memory_bits=np.full(count, np.inf),
+                uplink_bps=rng.uniform(1e6, 1e7, count) * (1 + 3 * m)
+                if parents is not None
+                else np.full(count, np.inf),
+                downlink_bps=rng.uniform(3e6, 3e7, count) if parents is not None else np.full(count, np.inf),
+                fed_uplink_bps=rng.uniform(1e6, 1e7, count),
+                fed_downlink_bps=rng.uniform(1e6, 1e7, count),
+                parents=parents,
+            )
+        )
+    L = num_layers
+    flops = rng.uniform(1e5, 1e7, L)
+    activation = np.sort(rng.uniform(1e3, 5e5, L))[::-1] * rng.uniform(0.3, 1, L)
+    parameters = np.sort(rng.uniform(1e3, 2e6, L)) * rng.uniform(0.3, 1, L)
+    profile = LayerProfile(
+        tuple(f"layer{i + 1}" for i in range(L)), flops, 2 * flops, activation, activation, parameters, 0 * parameters
+    )
+    constants = Constants(
+        smoothness=2.0,
+        initial_gap=rng.uniform(0.5, 5),
+        target=np.nan,
+        gradient_variance=rng.uniform(0.2, 1.0, L),
+        gradient_second_moment=rng.uniform(0.5, 1.5, L),
+        gradient_dissimilarity=rng.uniform(0.0, 2.0, (num_tiers, L)) * rng.integers(0, 2),
+        drift=drift,
+    )
+    problem = Problem(
+        "random", System(tuple(tiers)), profile, constants, batch_size=int(rng.integers(1, 32)), learning_rate=0.05
+    )
+    # The layer that drifts least, alone in a tier, uses up the margin at `longest_interval`: no need to try longer.
+    coefficients = drift_coefficients(problem)[:, problem.system.averaged].reshape(3, -1, 1)
+    reach = quadratic(coefficients, np.array([float(longest_interval)])).min()
+    target = noise_floor(problem) + generosity * reach * rng.uniform(0.5, 1.0)
+    problem = replace(problem, constants=replace(constants, target=target))
+    return with_memory_limits(rng, problem) if memory else problem
+
+
+def with_memory_limits(rng: np.random.Generator, problem: Problem) -> Problem:
+    """The same problem with memories in which some cut vector, but not every one, fits."""
+    cuts = rng.choice(cut_vectors(problem, False))
+    need = client_memory(problem, cuts)
+    tiers = []
+    for m, tier in enumerate(problem.system.tiers):
+        slack = rng.uniform(1.01, 2.0) if rng.random() < 0.7 else np.inf
+        tiers.append(replace(tier, memory_bits=problem.system.clients_per_entity[m] * need[m] * slack))
+    return replace(problem, system=System(tuple(tiers)))
+
+
+def cut_vectors(problem: Problem, allow_empty_tiers: bool) -> np.ndarray:
+    """All cut vectors by C4, straight from its definition."""
+    M, L = problem.system.num_tiers, problem.num_layers
+    if allow_empty_tiers:
+        return np.array(list(itertools.combinations_with_replacement(range(1, L + 1), M - 1)))
+    return np.array(list(itertools.combinations(range(1, L), M - 1)))
+
+
+@dataclass
+class Best:
+    cuts: tuple[int, ...]
+    intervals: tuple[int, ...]
+    objective_s: float
+
+
+def exhaustive(problem: Problem, *, allow_empty_tiers: bool = False, longest: int = 8) -> Best | None:
+    """The best of every plan there is; intervals beyond `longest` would each alone miss the target (checked)."""
+    M = problem.system.num_tiers
+    cuts = cut_vectors(problem, allow_empty_tiers)
+    needs = client_memory(problem, cuts)
+    for m, tier in enumerate(problem.system.tiers):
+        per_entity = needs[:, m, None] * problem.system.clients_per_entity[m]
+        cuts, needs = (x[(per_entity < tier.memory_bits).all(axis=1)] for x in (cuts, needs))
+    best = None
+    for c in cuts:
+        choices = []
+        for m in range(M):
+            values = np.arange(1, longest + 1)
+            alone = np.ones((longest, M), dtype=int)
+            alone[:, m] = values
+            reach = margin(problem, c, alone) > 0
+            empty = ([0, *c, problem.num_layers][m + 1]) == ([0, *c, problem.num_layers][m])
+            if problem.system.entities[m] == 1 or empty:
+                choices.append([1])
+            else:
+                alone[-1, m] = longest + 1
+                assert margin(problem, c, alone[-1]) <= 0, "raise `longest`: a longer interval could still be best"
+                choices.append(values[reach])
+        intervals = np.stack(np.meshgrid(*choices, indexing="ij"), axis=-1).reshape(-1, M)
+        values = objective(problem, c, intervals)
+        k = int(np.argmin(values))
+        if np.isfinite(values[k]) and (best is None or values[k] < best.objective_s):
+            best = Best(tuple(map(int, c)), tuple(map(int, intervals[k])), float(values[k]))
+    return best
