@@ -1,0 +1,1 @@
+"""Planners: from a problem to cuts and intervals. numpy and scipy only."""

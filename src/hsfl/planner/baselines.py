@@ -1,0 +1,150 @@
+"""The plans a good one is compared with: full synchronisation, random choices, resource-aware cuts, PSL, fewer tiers.
+
+The paper's names: MA plans intervals and MS plans cuts; R before either makes it random; AMS cuts for speed alone
+(after CoopFL: the fastest round, convergence left aside); PSL never averages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hsfl.errors import InfeasibleError
+from hsfl.planner.exact import ExactSolver
+from hsfl.planner.result import Evaluation, evaluate_plan
+from hsfl.planner.terms import Terms, count_cuts
+from hsfl.problem.plan import NEVER, Plan
+from hsfl.problem.problem import Problem
+
+#: The paper draws random intervals from 1 to 25 rounds.
+LONGEST_RANDOM_INTERVAL = 25
+#: An odd number of draws, so that one of them is the median.
+DRAWS = 101
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A plan to compare with; `evaluation` is None when the memories allow none of its kind."""
+
+    name: str
+    what: str
+    problem: Problem
+    evaluation: Evaluation | None
+
+
+def alternatives(problem: Problem, plan: Plan, *, allow_empty_tiers: bool = False) -> Iterator[Alternative]:
+    """Every alternative to `plan`. A random one is the median of `DRAWS` draws, seeded by the scenario."""
+    solver = ExactSolver(problem, allow_empty_tiers=allow_empty_tiers)
+    every_round = Plan(plan.cuts, (1,) * problem.system.num_tiers)
+    rng = np.random.default_rng([problem.seed, 101])
+    draws = DRAWS if solver.tabulated else 5  # each of these is a search of its own
+    resource_aware = fastest_round_cuts(problem, allow_empty_tiers=allow_empty_tiers)
+
+    def single(name: str, what: str, chosen: Plan) -> Alternative:
+        return Alternative(name, what, problem, evaluate_plan(problem, chosen))
+
+    def drawn(name: str, what: str, draw: Callable[[], Plan], count: int = DRAWS) -> Alternative:
+        evaluations = sorted((evaluate_plan(problem, draw()) for _ in range(count)), key=lambda e: e.objective_s)
+        return Alternative(name, f"{what}; median of {count}", problem, evaluations[count // 2])
+
+    def best_cuts(intervals: tuple[int, ...]) -> Plan:
+        try:
+            return solver.solve(intervals).plan
+        except InfeasibleError:  # no cuts reach the target with these intervals: any are as good
+            return Plan(plan.cuts, intervals)
+
+    def best_intervals(cuts: tuple[int, ...]) -> Plan:
+        return Plan(cuts, solver.best_intervals(cuts))
+
+    def intervals() -> tuple[int, ...]:
+        return random_intervals(problem, rng)
+
+    def cuts() -> tuple[int, ...]:
+        return random_cuts(solver.terms, rng)
+
+    yield single("full sync", "every tier averaged every round, the planned cuts", every_round)
+    yield single(
+        "full sync + MS", "every tier averaged every round, the best cuts for that", best_cuts(every_round.intervals)
+    )
+    yield drawn(
+        "RMA+MS",
+        f"random intervals up to {LONGEST_RANDOM_INTERVAL}, planned cuts",
+        lambda: best_cuts(intervals()),
+        draws,
+    )
+    yield drawn("MA+RMS", "planned intervals, random cuts", lambda: best_intervals(cuts()))
+    yield drawn("RMA+RMS", "random intervals and cuts", lambda: Plan(cuts(), intervals()))
+    yield drawn("RMA+AMS", "random intervals, cuts for the fastest round", lambda: Plan(resource_aware, intervals()))
+    yield single("MA+AMS", "planned intervals, cuts for the fastest round", best_intervals(resource_aware))
+    never = tuple(NEVER if averaged else 1 for averaged in problem.system.averaged)
+    yield single("PSL", "parallel split learning: never averaged, the planned cuts", Plan(plan.cuts, never))
+    yield from one_tier_less(problem)
+
+
+def fastest_round_cuts(problem: Problem, *, allow_empty_tiers: bool = False) -> tuple[int, ...]:
+    """AMS: the cuts with the least T_S that fit the memories."""
+    free = replace(problem, system=problem.system.with_free_aggregation())
+    return ExactSolver(free, allow_empty_tiers=allow_empty_tiers).solve().plan.cuts
+
+
+def random_intervals(problem: Problem, rng: np.random.Generator) -> tuple[int, ...]:
+    """RMA: each interval uniform from 1 to `LONGEST_RANDOM_INTERVAL`; 1 for single-entity tiers."""
+    drawn = rng.integers(1, LONGEST_RANDOM_INTERVAL + 1, problem.system.num_tiers)
+    return tuple(int(i) if averaged else 1 for i, averaged in zip(drawn, problem.system.averaged, strict=True))
+
+
+def random_cuts(terms: Terms, rng: np.random.Generator) -> tuple[int, ...]:
+    """RMS: distinct cuts, uniform over those that fit the memories; the paper's 3..14 of 16 layers where they exist."""
+    M, L = terms.index.shape[0], terms.index.shape[1] - 1
+    first, last = np.arange(L + 1)[:, None], np.arange(L + 1)[None, :]
+    distinct = np.repeat((first < last)[None], M, axis=0)
+    inner = distinct.copy()
+    inner[:-1] &= (last >= 3) & (last <= L - 2)
+    for candidates in (terms.keep(inner), terms.keep(distinct)):
+        if count_cuts(candidates):
+            return _uniform_cuts(candidates, rng)
+    return _uniform_cuts(terms, rng)
+
+
+def _uniform_cuts(terms: Terms, rng: np.random.Generator) -> tuple[int, ...]:
+    """One cut vector, uniform over all allowed ones, without listing them: each cut by the number of ways to go on."""
+    M, L = terms.index.shape[0], terms.index.shape[1] - 1
+    allowed = (terms.index >= 0).astype(float)
+    ways = [allowed[-1, :, L]]
+    for m in range(M - 2, 0, -1):
+        ways.append(allowed[m] @ ways[-1])
+    cuts, last = [], 0
+    for m in range(M - 1):
+        weight = allowed[m, last] * ways[M - 2 - m]
+        last = int(rng.choice(L + 1, p=weight / weight.sum()))
+        cuts.append(last)
+    return tuple(cuts)
+
+
+def one_tier_less(problem: Problem) -> Iterator[Alternative]:
+    """The best plan without each tier above the devices: a middle tier only relays, the top one is not there."""
+    names = [t.name for t in problem.system.tiers]
+    for m in range(1, problem.system.num_tiers):
+        top = m == problem.system.num_tiers - 1
+        if top and problem.system.num_tiers == 2:
+            continue
+        without = problem.without_top_tier() if top else problem
+        what = f"best plan without tier {m + 1} ({names[m]}" + (")" if top else " only relays)")
+        try:
+            solver = ExactSolver(without, terms=None if top else _relaying(problem, m))
+            evaluation = evaluate_plan(without, solver.solve().plan)
+        except InfeasibleError:
+            evaluation = None
+        yield Alternative(f"no {names[m]}", what, without, evaluation)
+
+
+def _relaying(problem: Problem, tier: int) -> Terms:
+    """All segments in which one tier holds no layer and every other at least one."""
+    terms = Terms.of(problem, allow_empty_tiers=True)
+    size = problem.num_layers + 1
+    empty = np.eye(size, dtype=bool)
+    wanted = np.repeat(~empty[None], problem.system.num_tiers, axis=0)
+    wanted[tier] = empty
+    return terms.keep(wanted)

@@ -1,0 +1,226 @@
+"""The exact joint solver: the cuts and intervals that no others beat, with the proof.
+
+Theta is a ratio (T_S + sum_m T_{m,A}/I_m) / D, up to the constant 2 theta0 / gamma. Dinkelbach turns it into a
+sequence of problems with a price lambda on the margin D,
+
+    F(lambda) = min_c { T_S(c) + sum_m phi_m(c_{m-1}, c_m; lambda) } - lambda c0,
+    phi_m     = min_I { T_{m,A}/I + lambda drift_m(I) },
+
+where the intervals separate tier by tier. F(lambda) = 0 proves that the ratio lambda is the least possible. The paper
+alternates between cuts and intervals instead (`bcd`), which can end above the optimum and proves nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from hsfl.errors import InfeasibleError
+from hsfl.planner.search import Search
+from hsfl.planner.slowest import slowest_clients
+from hsfl.planner.terms import IntArray, Terms, all_cuts, best_intervals, count_cuts, segments
+from hsfl.problem.plan import Plan
+from hsfl.problem.problem import Problem
+from hsfl.problem.profile import FloatArray
+from hsfl.problem.units import format_bits
+from hsfl.theory.convergence import quadratic
+from hsfl.theory.latency import demands
+
+#: Up to this many (cut vector, client) pairs are tabulated; beyond, branch and bound.
+TABLE_LIMIT = 20_000_000
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A plan with the ratio it reaches and the ratio that none gets below, in seconds per unit of margin."""
+
+    plan: Plan
+    ratio: float
+    lower_bound: float
+
+
+class ExactSolver:
+    """Solves one problem, as often as needed: for all intervals or given ones, at other steps."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        allow_empty_tiers: bool = False,
+        time_limit_s: float = 60.0,
+        table_limit: int = TABLE_LIMIT,
+        terms: Terms | None = None,
+    ) -> None:
+        self.problem = problem
+        self.terms = terms or Terms.of(problem, allow_empty_tiers=allow_empty_tiers)
+        self._clients = slowest_clients(problem.system.slowness)
+        self._time_limit_s = time_limit_s
+        count = count_cuts(self.terms)
+        if not count:
+            raise InfeasibleError(memory_shortfall(problem, allow_empty_tiers))
+        self.tabulated = count * len(self._clients) <= table_limit
+
+    def solve(self, intervals: Sequence[int] | None = None, terms: Terms | None = None) -> Solution:
+        """The best plan, or the best cuts for given intervals; `terms` may be the problem's own, rescaled.
+
+        Raises `InfeasibleError` when the given intervals keep every cut vector from the target.
+        """
+        terms = terms or self.terms
+        fixed = None if intervals is None else np.asarray(intervals, dtype=float)[terms.tier]
+        return _solve_table(terms, *self._table, fixed) if self.tabulated else self._solve_by_search(terms, fixed)
+
+    def best_intervals(self, cuts: Sequence[int]) -> tuple[int, ...]:
+        """The best intervals for given cuts (P1, exactly)."""
+        row = np.array([cuts])
+        split = (demands(self.problem, row) @ self.problem.system.slowness[:, self._clients]).max(axis=1)
+        return _solve_table(self.terms, row, segments(self.terms, row), split, None).plan.intervals
+
+    def landscape(self) -> tuple[IntArray, FloatArray]:
+        """Every cut vector (K, M-1) and its ratio with the best intervals for it (K,)."""
+        if not self.tabulated:
+            raise InfeasibleError("there are too many cut vectors to draw them all; use fewer tiers or layers")
+        cuts, parts, split = self._table
+        aggregation, drift, margin = self.terms.aggregation_s[parts], self.terms.drift[:, parts], self.terms.margin
+        ratio = (split + aggregation.sum(axis=1)) / margin
+        while True:
+            intervals = best_intervals(aggregation, drift, ratio[:, None])
+            top = split + (aggregation / intervals).sum(axis=1)
+            bottom = margin - quadratic(drift, intervals).sum(axis=1)
+            better = np.minimum(ratio, np.where(bottom > 0, top / np.where(bottom > 0, bottom, 1.0), np.inf))
+            if not (better < ratio * (1 - _ROUNDING)).any():
+                return cuts, better
+            ratio = better
+
+    def _solve_by_search(self, terms: Terms, fixed: FloatArray | None) -> Solution:
+        search = Search(self.problem, terms, self._clients)
+        deadline = time.perf_counter() + self._time_limit_s
+        chosen = np.ones(len(terms.tier)) if fixed is None else fixed
+        # The cut vector with the least drift for the intervals to start from: if it misses the target, all do.
+        cuts = search.path(_ratio_parts(terms, chosen)[1])
+        price = self._ratio_at(search, terms, cuts, chosen)
+        if not np.isfinite(price):
+            raise InfeasibleError(_OFF_TARGET)
+        while True:
+            if fixed is None:
+                chosen = terms.best_intervals(price)
+            minimum = search.minimise(terms.cost(chosen, price), cuts, deadline)
+            ratio = self._ratio_at(search, terms, minimum.cuts, chosen)
+            if ratio < price * (1 - _ROUNDING):
+                cuts, price = minimum.cuts, ratio
+                if time.perf_counter() < deadline:
+                    continue
+                # The bound was taken at the old price; at the new one only what the ascent proves is known.
+                if fixed is None:
+                    chosen = terms.best_intervals(price)
+                minimum = search.minimise(terms.cost(chosen, price), cuts, deadline)
+            break
+        parts = segments(terms, cuts[None])[0]
+        value = minimum.lower_bound - price * terms.margin
+        return _solution(cuts, chosen[parts], price, value, search.least_split_latency())
+
+    def _ratio_at(self, search: Search, terms: Terms, cuts: IntArray, chosen: FloatArray) -> float:
+        return _ratio(terms, segments(terms, cuts[None])[0], chosen, float(search.latencies(cuts[None]).max()))
+
+    @cached_property
+    def _table(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """Every cut vector (K, M-1), its segments (K, M) and T_S (K,)."""
+        cuts = all_cuts(self.terms)
+        demand, slowness = demands(self.problem, cuts), self.problem.system.slowness[:, self._clients]
+        rows = max(1, (1 << 22) // len(self._clients))
+        split = [(demand[k : k + rows] @ slowness).max(axis=1) for k in range(0, len(cuts), rows)]
+        return cuts, segments(self.terms, cuts), np.concatenate(split)
+
+
+def _solve_table(
+    terms: Terms, cuts: IntArray, parts: IntArray, split: FloatArray, fixed: FloatArray | None
+) -> Solution:
+    """Dinkelbach over a table of cut vectors (K, M-1), their segments (K, M) and T_S (K,)."""
+    chosen = np.ones(len(terms.tier)) if fixed is None else fixed
+    top, bottom = _ratio_parts(terms, chosen)
+    bottoms = terms.margin - bottom[parts].sum(axis=1)
+    if not bottoms.max() > 0:
+        raise InfeasibleError(_OFF_TARGET)
+    tops = split + top[parts].sum(axis=1)
+    k = int(np.argmin(np.where(bottoms > 0, tops / np.where(bottoms > 0, bottoms, 1.0), np.inf)))
+    price, intervals, value = float(tops[k] / bottoms[k]), chosen[parts[k]], 0.0
+    if fixed is None:
+        while True:
+            chosen = terms.best_intervals(price)
+            values = split + terms.cost(chosen, price)[parts].sum(axis=1)
+            best = int(np.argmin(values))
+            value = float(values[best]) - price * terms.margin
+            ratio = _ratio(terms, parts[best], chosen, split[best])
+            if not ratio < price * (1 - _ROUNDING):
+                break
+            k, price, intervals = best, ratio, chosen[parts[best]]
+    return _solution(cuts[k], intervals, price, value, float(split.min()))
+
+
+def rescaled(terms: Terms, drift: float, margin: float) -> Terms:
+    """The same terms with the drift multiplied and the margin replaced, as at another step."""
+    return replace(terms, drift=drift * terms.drift, margin=margin)
+
+
+_OFF_TARGET = "with these intervals no cut vector reaches the target: shorten the intervals or raise convergence.target"
+
+
+def _ratio_parts(terms: Terms, intervals: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """T_{m,A}/I and drift of every segment."""
+    return terms.aggregation_s / intervals, quadratic(terms.drift, intervals)
+
+
+def _ratio(terms: Terms, parts: IntArray, intervals: FloatArray, split_s: float) -> float:
+    chosen = intervals[parts]
+    bottom = terms.margin - float(quadratic(terms.drift[:, parts], chosen).sum())
+    return float(split_s + (terms.aggregation_s[parts] / chosen).sum()) / bottom if bottom > 0 else np.inf
+
+
+def _solution(cuts: IntArray, intervals: FloatArray, ratio: float, value: float, least_top: float) -> Solution:
+    """The plan and a true lower bound of the ratio, from F(ratio) >= value and T_S >= least_top.
+
+    Any plan has T/D >= ratio + value/D and T/D >= least_top/D; the smaller D, the better the second, and where they
+    meet T/D = ratio * least_top / (least_top - value).
+    """
+    shortfall = max(0.0, -value)
+    if shortfall <= _ROUNDING * least_top:
+        shortfall = 0.0
+    lower = ratio if not shortfall else ratio * least_top / (least_top + shortfall)
+    plan = Plan(tuple(int(c) for c in cuts), tuple(int(i) for i in intervals))
+    return Solution(plan, ratio, lower)
+
+
+def memory_shortfall(problem: Problem, allow_empty_tiers: bool) -> str:
+    """Name the tier that is short of memory, and by how much, for the cut vector that comes closest to fitting."""
+    system, M = problem.system, problem.system.num_tiers
+    unlimited = Terms.of(replace(problem, system=system.without_memory_limits()), allow_empty_tiers=allow_empty_tiers)
+    size = problem.client_memory_bits
+    hosted = np.array([c[j] for c, j in zip(system.clients_per_entity, system.tightest_entity, strict=True)])
+    excess = hosted[:, None, None] * (
+        size[None, None, :] - size[None, :, None] - system.memory_per_client_bits[:, None, None]
+    )
+    excess = np.where(unlimited.index >= 0, excess, np.inf)
+    # A shortest path with the largest excess as its length: least[m][b] is the best for tiers up to m ending at cut b.
+    least, back = [excess[0, 0]], []
+    for m in range(1, M):
+        through = np.maximum(least[-1][:, None], excess[m])
+        back.append(np.argmin(through, axis=0))
+        least.append(through.min(axis=0))
+    edges = [problem.num_layers]
+    for step in reversed(back):
+        edges.append(int(step[edges[-1]]))
+    edges = [0, *reversed(edges)]
+    worst = [excess[m, edges[m], edges[m + 1]] for m in range(M)]
+    m = int(np.argmax(worst))
+    entity = system.tightest_entity[m]
+    has = system.tiers[m].memory_bits[entity]
+    cuts = ", ".join(map(str, edges[1:-1]))
+    return (
+        f"no cut vector fits the memories: the closest, cuts ({cuts}), needs {format_bits(has + worst[m])} on entity "
+        f"{entity + 1} of tier {m + 1} ({system.tiers[m].name}), which has {format_bits(has)}, so it is short of "
+        f"{format_bits(max(worst[m], 0.0))}; give tiers.{system.tiers[m].name}.memory more, or a smaller batch_size"
+    )

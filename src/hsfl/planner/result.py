@@ -1,0 +1,192 @@
+"""What a plan costs, and what a planner may claim about it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from hsfl.problem.plan import Plan
+from hsfl.problem.problem import Problem
+from hsfl.theory.convergence import rounds_needed, whole_rounds
+from hsfl.theory.latency import (
+    RoundParts,
+    aggregation_latency,
+    client_memory,
+    fits_memory,
+    round_parts,
+    slowest_client,
+)
+from hsfl.theory.objective import objective, total_latency
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One thing that holds the plan back."""
+
+    kind: str
+    """"compute", "uplink", "downlink", "aggregation" or "memory"."""
+    tier: int
+    """Counted from 0."""
+    seconds: float
+    """Time it takes of an average round; for memory, what its limits add to the objective."""
+    share: float
+    """The part of an average round, or of the objective, that this is."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The numbers of one plan. Tiers and clients count from 0 here and from 1 in `to_dict`."""
+
+    plan: Plan
+    learning_rate: float
+    rounds: int | None
+    """None when the plan never reaches the target."""
+    split_latency_s: float
+    """T_S."""
+    aggregation_latency_s: tuple[float, ...]
+    """T_{m,A}, one per tier."""
+    objective_s: float
+    """Theta; infinite when the plan never reaches the target."""
+    total_latency_s: float
+    """T(I, c), with whole rounds and averages."""
+    slowest_client: int
+    parts: RoundParts
+    """Where the slowest client's round goes."""
+    memory_bits: tuple[float, ...]
+    """What the fullest entity of each tier holds."""
+    tiers_over_memory: tuple[int, ...]
+    """Tiers with an entity that does not hold its part (C5)."""
+    limits: tuple[Limit, ...]
+    """The largest first."""
+
+    @property
+    def reaches_target(self) -> bool:
+        return self.rounds is not None
+
+    @property
+    def fits_memory(self) -> bool:
+        return not self.tiers_over_memory
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; an infinite time is None."""
+        return {
+            "cuts": list(self.plan.cuts),
+            "intervals": list(self.plan.intervals),
+            "learning_rate": self.learning_rate,
+            "rounds": self.rounds,
+            "split_latency_s": self.split_latency_s,
+            "aggregation_latency_s": list(self.aggregation_latency_s),
+            "objective_s": _finite(self.objective_s),
+            "total_latency_s": _finite(self.total_latency_s),
+            "slowest_client": self.slowest_client + 1,
+            "limits": [
+                {"kind": x.kind, "tier": x.tier + 1, "seconds": _finite(x.seconds), "share": x.share}
+                for x in self.limits
+            ],
+            "memory_bits": list(self.memory_bits),
+            "fits_memory": self.fits_memory,
+        }
+
+
+@dataclass(frozen=True)
+class Step:
+    """One iteration of a heuristic."""
+
+    plan: Plan
+    objective_s: float
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """A planner's answer: the plan, its numbers, and how much is proven about it."""
+
+    scenario: str
+    method: str
+    status: str
+    """"optimal": proven, the gap is rounding; "bounded": a true bound with a gap; "heuristic": nothing is proven."""
+    evaluation: Evaluation
+    lower_bound_s: float | None
+    """No plan has a smaller objective; None when nothing is proven."""
+    solve_ms: float
+    history: tuple[Step, ...] = ()
+    """Every iteration of a heuristic."""
+    given: Evaluation | None = None
+    """With a planned learning rate: the best plan for the given one, or None if that cannot reach the target."""
+
+    @property
+    def plan(self) -> Plan:
+        return self.evaluation.plan
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        return self.plan.cuts
+
+    @property
+    def intervals(self) -> tuple[int, ...]:
+        return self.plan.intervals
+
+    @property
+    def objective_s(self) -> float:
+        return self.evaluation.objective_s
+
+    @property
+    def gap(self) -> float | None:
+        """How far the objective can be above the optimum, as a part of the objective; None when nothing is proven."""
+        if self.lower_bound_s is None:
+            return None
+        return max(0.0, 1 - self.lower_bound_s / self.objective_s) if self.objective_s else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; tiers, layers and clients count from 1."""
+        result: dict[str, Any] = {"scenario": self.scenario, "method": self.method, "status": self.status}
+        result |= self.evaluation.to_dict()
+        result |= {"lower_bound_s": self.lower_bound_s, "gap": self.gap, "solve_ms": self.solve_ms}
+        if self.history:
+            result["history"] = [
+                {"cuts": list(s.plan.cuts), "intervals": list(s.plan.intervals), "objective_s": s.objective_s}
+                for s in self.history
+            ]
+        if self.given is not None:
+            result["given_learning_rate"] = self.given.to_dict()
+        return result
+
+
+def evaluate_plan(problem: Problem, plan: Plan) -> Evaluation:
+    """All numbers of a plan, whether or not it fits the memories and reaches the target."""
+    cuts, intervals = plan.cuts, plan.intervals
+    client = slowest_client(problem, cuts)
+    round_ = round_parts(problem, cuts, [client])
+    parts = RoundParts(round_.compute_s[0], round_.uplink_s[0], round_.downlink_s[0])
+    aggregation = aggregation_latency(problem, cuts)
+    rounds = float(whole_rounds(rounds_needed(problem, cuts, intervals)))
+    hosted = [int(c.max()) for c in problem.system.clients_per_entity]
+    return Evaluation(
+        plan=plan,
+        learning_rate=problem.learning_rate,
+        rounds=int(rounds) if math.isfinite(rounds) else None,
+        split_latency_s=float(parts.total_s),
+        aggregation_latency_s=tuple(map(float, aggregation)),
+        objective_s=float(objective(problem, cuts, intervals)),
+        total_latency_s=float(total_latency(problem, cuts, intervals)),
+        slowest_client=client,
+        parts=parts,
+        memory_bits=tuple(float(x * h) for x, h in zip(client_memory(problem, cuts), hosted, strict=True)),
+        tiers_over_memory=tuple(m for m, fits in enumerate(fits_memory(problem, cuts)) if not fits),
+        limits=_limits(parts, [float(a) / i for a, i in zip(aggregation, intervals, strict=True)]),
+    )
+
+
+def _limits(parts: RoundParts, aggregation_s: list[float]) -> tuple[Limit, ...]:
+    """The parts of an average round, T_S + sum_m T_{m,A}/I_m, by size."""
+    seconds = [("compute", m, float(s)) for m, s in enumerate(parts.compute_s)]
+    seconds += [("uplink", m, float(s)) for m, s in enumerate(parts.uplink_s)]
+    seconds += [("downlink", m, float(s)) for m, s in enumerate(parts.downlink_s)]
+    seconds += [("aggregation", m, s) for m, s in enumerate(aggregation_s)]
+    total = sum(s for *_, s in seconds)
+    found = [Limit(kind, tier, s, s / total) for kind, tier, s in seconds if s > 0]
+    return tuple(sorted(found, key=lambda limit: -limit.seconds))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

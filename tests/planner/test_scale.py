@@ -1,0 +1,77 @@
+"""Branch and bound, time limits and large systems."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hsfl.planner.exact import ExactSolver
+from hsfl.planner.result import evaluate_plan
+from hsfl.planner.terms import count_cuts
+from hsfl.theory.objective import objective
+from tests.zoo import random_problem
+
+
+@pytest.mark.parametrize("drift", ["paper", "refined"])
+@pytest.mark.parametrize("allow_empty", [False, True])
+def test_branch_and_bound_equals_the_table(drift: str, allow_empty: bool) -> None:
+    rng = np.random.default_rng(11)
+    for _ in range(15):
+        tiers = int(rng.integers(2, 6))
+        problem = random_problem(
+            rng,
+            num_tiers=tiers,
+            num_layers=14,
+            num_clients=200,
+            drift=drift,
+            single_top=False,
+            generosity=10,
+            memory=True,
+        )
+        table, search = (
+            ExactSolver(problem, allow_empty_tiers=allow_empty, table_limit=limit).solve() for limit in (10**9, 0)
+        )
+        assert search.ratio == pytest.approx(table.ratio, rel=1e-11)
+        assert search.lower_bound == pytest.approx(search.ratio, rel=1e-9)
+
+
+def test_billions_of_cut_vectors_are_solved_to_proven_optimality() -> None:
+    problem = random_problem(np.random.default_rng(3), num_tiers=6, num_layers=200, num_clients=1000, generosity=30)
+    solver = ExactSolver(problem)
+    assert count_cuts(solver.terms) > 2e9 and not solver.tabulated
+    solution = solver.solve()
+    assert solution.lower_bound == pytest.approx(solution.ratio, rel=1e-9)
+    # No neighbour is better: each cut moved by one, each interval by one.
+    best = objective(problem, solution.plan.cuts, solution.plan.intervals)
+    for values, slot in ((solution.plan.cuts, 0), (solution.plan.intervals, 1)):
+        for m in range(len(values)):
+            for step in (-1, 1):
+                moved = list(values)
+                moved[m] += step
+                plan = [list(solution.plan.cuts), list(solution.plan.intervals)]
+                plan[slot] = moved
+                if sorted(set(plan[0])) == plan[0] and plan[0][0] > 0 and plan[0][-1] < 200 and min(plan[1]) >= 1:
+                    assert objective(problem, *plan) >= best * (1 - 1e-12)
+
+
+def test_out_of_time_the_bound_is_still_true() -> None:
+    """With no time to branch there is a plan, a bound below the optimum, and an honest gap."""
+    gaps = []
+    for seed in range(12):
+        problem = random_problem(
+            np.random.default_rng(seed), num_tiers=4, num_layers=20, num_clients=100, single_top=False, generosity=30
+        )
+        optimum = ExactSolver(problem).solve().ratio
+        hasty = ExactSolver(problem, table_limit=0, time_limit_s=0.0).solve()
+        assert evaluate_plan(problem, hasty.plan).reaches_target
+        assert hasty.lower_bound <= optimum * (1 + 1e-12) <= hasty.ratio * (1 + 2e-12)
+        gaps.append(1 - hasty.lower_bound / hasty.ratio)
+    assert 0 < max(gaps) < 1
+
+
+def test_a_hundred_thousand_clients_plan_like_their_slowest() -> None:
+    """Clients that are never the slowest do not matter to the plan, only to the shares and the noise."""
+    problem = random_problem(np.random.default_rng(5), num_tiers=3, num_layers=16, num_clients=100_000)
+    plan = ExactSolver(problem).solve().plan
+    every = ExactSolver(problem, table_limit=0).solve().plan
+    assert plan == every
