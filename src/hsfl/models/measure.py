@@ -1,0 +1,147 @@
+"""What the layers of a model cost: counted (FLOPs and bits, the same everywhere) or timed on this machine."""
+
+from __future__ import annotations
+
+import copy
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from hsfl.errors import ModelError
+from hsfl.models.chain import chain, undisturbed
+from hsfl.problem.profile import OPTIMIZER_STATE_COPIES, LayerProfile
+
+#: Samples in the counted batch; one would be too few for batch normalisation.
+_BATCH = 2
+
+Meter = TypeVar("Meter")
+
+
+def profile(model: nn.Module, input_shape: tuple[int, ...], optimizer: str = "sgd") -> LayerProfile:
+    """Count what each layer of `model` costs in training for one sample of `input_shape`.
+
+    Counted are the FLOPs of matrix products and convolutions, two per multiply-add; the first layer's backward pass
+    computes no gradient for the input data. The model and the random state stay as they are.
+    """
+    if optimizer not in OPTIMIZER_STATE_COPIES:
+        raise ModelError(f"unknown optimizer {optimizer!r}; known are {', '.join(OPTIMIZER_STATE_COPIES)}")
+    copies = OPTIMIZER_STATE_COPIES[optimizer]
+    rows = []
+    # Attention backends differ in how they are counted and in which one a version of torch picks.
+    with torch.random.fork_rng(devices=[]), sdpa_kernel(SDPBackend.MATH):
+        layers, example = _prepare(model, input_shape, _BATCH)
+        for layer, output, forward, backward in _passes(layers, example, lambda: FlopCounterMode(display=False)):
+            state = {id(t): t for t in layer.state_dict(keep_vars=True).values() if t.is_floating_point()}
+            rows.append(
+                (
+                    forward.get_total_flops() / _BATCH,
+                    backward.get_total_flops() / _BATCH,
+                    _bits(output) / _BATCH,
+                    _bits(output) / _BATCH if output.requires_grad else 0,
+                    sum(map(_bits, state.values())),
+                    copies * sum(_bits(p) for p in layer.parameters() if p.requires_grad),
+                )
+            )
+    names = tuple(name for name, _ in layers.named_children())
+    return LayerProfile(names, *np.array(rows, dtype=np.float64).T)
+
+
+def time_layers(
+    model: nn.Module, input_shape: tuple[int, ...], batch_size: int, repeats: int = 5
+) -> npt.NDArray[np.float64]:
+    """Seconds that one batch takes on this machine's CPU: a row per layer, with the forward and the backward pass.
+
+    Each entry is the median of `repeats` runs after a warm-up run. The model and the random state stay as they are.
+    """
+    if batch_size < 1 or repeats < 1:
+        raise ModelError(f"timing needs a batch size and repeats of at least 1, not {batch_size} and {repeats}")
+    runs = []
+    with torch.random.fork_rng(devices=[]):
+        layers, example = _prepare(model, input_shape, batch_size)
+        for _ in range(1 + repeats):
+            layers.zero_grad(set_to_none=True)
+            passes = _passes(layers, example, _Stopwatch)
+            runs.append([(forward.seconds, backward.seconds) for _, _, forward, backward in passes])
+    medians: npt.NDArray[np.float64] = np.median(np.array(runs[1:]), axis=0)
+    return medians
+
+
+def peak_flops(size: int = 2048, repeats: int = 5) -> float:
+    """FLOP/s of this machine's CPU on a large float32 matrix product, the rate that real layers stay below."""
+    matrix = torch.ones(size, size)
+    seconds = []
+    for _ in range(1 + repeats):
+        with _Stopwatch() as watch:
+            torch.mm(matrix, matrix)
+        seconds.append(watch.seconds)
+    return 2 * size**3 / min(seconds[1:])
+
+
+def example_input(model: nn.Module, input_shape: tuple[int, ...], batch: int) -> torch.Tensor:
+    """A batch that `model` can read: random numbers, or tokens where an embedding looks the input up."""
+    if any(size < 1 for size in input_shape):
+        raise ModelError(f"the shape of a sample has no sizes below 1, unlike {'x'.join(map(str, input_shape))}")
+    weight = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    with undisturbed(model):
+        numbers = torch.randn(batch, *input_shape).to(weight)
+        try:
+            model(numbers)
+        except Exception as error:
+            calls = {(frame.filename, frame.name) for frame in traceback.extract_tb(error.__traceback__)}
+            if calls & {(functional.__file__, name) for name in ("embedding", "embedding_bag")}:
+                return torch.zeros_like(numbers, dtype=torch.int64)
+    return numbers
+
+
+def _prepare(model: nn.Module, input_shape: tuple[int, ...], batch: int) -> tuple[nn.Sequential, torch.Tensor]:
+    """The chain of a copy of `model`, on the CPU and in training mode, and a batch for it."""
+    model = copy.deepcopy(model).cpu()
+    example = example_input(model, input_shape, batch)
+    return chain(model, example).train(), example
+
+
+def _passes(
+    layers: nn.Sequential, example: torch.Tensor, meter: Callable[[], AbstractContextManager[Meter]]
+) -> Iterator[tuple[nn.Module, torch.Tensor, Meter, Meter]]:
+    """Each layer with its output and the metered forward and backward pass, as if a cut preceded every layer."""
+    value = example
+    for index, (name, layer) in enumerate(layers.named_children()):
+        value = value.detach().requires_grad_(index > 0 and value.is_floating_point())
+        try:
+            with meter() as forward:
+                output = layer(value)
+            gradient = torch.ones_like(output)
+            with meter() as backward:
+                if output.requires_grad:
+                    output.backward(gradient)
+        except (RuntimeError, ValueError) as error:
+            shape = "x".join(map(str, value.shape))
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise ModelError(f"layer {name} cannot be trained on inputs of shape {shape}: {reason}") from None
+        yield layer, output, forward, backward
+        value = output
+
+
+class _Stopwatch:
+    seconds = 0.0
+
+    def __enter__(self) -> _Stopwatch:
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds = time.perf_counter() - self._start
+
+
+def _bits(tensor: torch.Tensor) -> int:
+    return 8 * tensor.element_size() * tensor.numel()
