@@ -1,0 +1,283 @@
+"""The hsfl command."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hsfl import api
+from hsfl.errors import HsflError
+from hsfl.planner.result import PlanResult
+from hsfl.problem.scenario import Scenario, read_scenario, scenario_names
+
+if TYPE_CHECKING:
+    from hsfl.planner.baselines import Alternative
+
+app = typer.Typer(
+    help="Plan hierarchical split federated learning: where to cut a model over tiers of machines, how often to "
+    "average each tier, and how long training takes.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+ScenarioArgument = Annotated[
+    str, typer.Argument(help="A scenario file, or a built-in scenario by name (hsfl scenarios).")
+]
+
+
+@app.command()
+def plan(
+    scenario: ScenarioArgument,
+    method: Annotated[str, typer.Option(help="exact: the proven optimum; bcd: the paper's Algorithm 2.")] = "exact",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="FIELD=VALUE", help='Replace a field, as in tiers.device.uplink="20 Mbps"; repeatable.'
+        ),
+    ] = None,
+    allow_empty_tiers: Annotated[
+        bool, typer.Option("--allow-empty-tiers", help="A tier above the devices may hold no layer and only relay.")
+    ] = False,
+    optimize_learning_rate: Annotated[
+        bool, typer.Option("--optimize-learning-rate", help="Choose the learning rate too, up to 1/smoothness.")
+    ] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Show what other ways of choosing a plan would cost.")
+    ] = False,
+    sweep: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD=A,B,C", help="Plan again for every value of a field and show how the plan moves."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw the objective over the cuts, or the sweep, into a file."),
+    ] = None,
+    time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds the exact method may search.")] = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Find the best cuts and intervals for a scenario."""
+    overrides = dict(_assignment(text, "--set") for text in set_ or [])
+    loaded = api.load_scenario(scenario, overrides)
+    options = {
+        "method": method,
+        "allow_empty_tiers": allow_empty_tiers,
+        "optimize_learning_rate": optimize_learning_rate,
+        "time_limit_s": time_limit,
+    }
+    if sweep is not None:
+        if compare:
+            raise HsflError("--compare and --sweep exclude each other; leave one out")
+        _sweep(loaded, sweep, options, plot, as_json)
+        return
+    result = api.plan(loaded, **options)  # type: ignore[arg-type]
+    others = api.compare(loaded, result, allow_empty_tiers=allow_empty_tiers) if compare else []
+    if plot is not None:
+        from hsfl.report.plots import draw_objective
+
+        draw_objective(loaded.problem, result, plot, allow_empty_tiers=allow_empty_tiers)
+    if as_json:
+        print(
+            json.dumps(
+                result.to_dict() | ({"alternatives": _alternatives(result, others)} if compare else {}), indent=2
+            )
+        )
+        return
+    from hsfl.report import tables
+
+    _show(tables.plan_report(loaded.problem, result))
+    if compare:
+        _show("", tables.compare_table(result, others))
+    if plot is not None:
+        _show(f"\nWrote {plot}")
+
+
+@app.command()
+def scenarios() -> None:
+    """List the built-in scenarios."""
+    from hsfl.report import tables
+
+    _show(tables.scenario_table([_builtin(name) for name in scenario_names()]))
+    _show("Plan one with  hsfl plan NAME ; make it your own with  hsfl init FILE --from NAME")
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="The file to write; an existing one is left alone.")],
+    source: Annotated[
+        str, typer.Option("--from", metavar="NAME", help="The built-in scenario to start from.")
+    ] = "paper",
+) -> None:
+    """Write a scenario file with every field explained, to make your own."""
+    from hsfl.problem.template import scenario_text
+
+    if source not in scenario_names():
+        raise HsflError(f"--from {source}: no such built-in scenario; there are {', '.join(scenario_names())}")
+    text = scenario_text(_builtin(source).raw)
+    _write_new(file, text)
+    _show(f"Wrote {file}: edit it, then  hsfl plan {file}")
+
+
+@app.command()
+def profile(
+    model: Annotated[
+        str, typer.Argument(metavar="NAME_OR_FACTORY", help='A built-in model, or "package.module:function".')
+    ],
+    input_: Annotated[
+        str | None,
+        typer.Option("--input", metavar="3,32,32", help="Shape of one sample; built-in models have a default."),
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the profile as CSV, for [model] profile.")
+    ] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Time every layer on this machine.")] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="Mini-batch for --measure.")] = 16,
+    optimizer: Annotated[
+        str, typer.Option(help="Whose state optimizer_bits counts: sgd, momentum, adam, adamw.")
+    ] = "sgd",
+) -> None:
+    """Show what every layer of a model costs; any torch model will do."""
+    from hsfl.problem.profile import OPTIMIZER_STATE_COPIES
+
+    if optimizer not in OPTIMIZER_STATE_COPIES:
+        raise HsflError(f"--optimizer {optimizer}: it must be one of {', '.join(OPTIMIZER_STATE_COPIES)}")
+    shape = _shape(input_) if input_ is not None else None
+    if ":" in model and shape is None:
+        raise HsflError(f"{model}: give the shape of one sample, such as --input 3,32,32")
+    from hsfl import models
+    from hsfl.report import tables
+
+    shape = shape or models.input_shape(model)
+    network = models.load_factory(model, Path.cwd()) if ":" in model else models.build(model, shape)
+    found = models.profile(network, shape, optimizer)
+    timing = models.time_layers(network, shape, batch_size).tolist() if measure else None
+    peak = models.peak_flops() if measure else None
+    if csv is not None:
+        _write_new(csv, found.to_csv())
+    title = f"{model}, input {' × '.join(map(str, shape))}"
+    _show(tables.profile_table(title, found, timing, batch_size, peak))
+    if csv is not None:
+        _show(f'Wrote {csv}: use it with  [model] profile = "{csv}"')
+
+
+def main() -> None:
+    """Run the command; what a user can get wrong ends in one sentence on stderr and exit code 2."""
+    try:
+        app(standalone_mode=False, prog_name="hsfl")
+    except HsflError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # typer's own errors of usage have one
+            raise
+        _fail(f"{error.format_message()} (hsfl --help shows how to call it)")
+
+
+def _fail(message: str) -> None:
+    print(f"hsfl: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _show(*renderables: Any) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for renderable in renderables:
+        console.print(renderable, markup=False) if isinstance(renderable, str) else console.print(renderable)
+
+
+def _builtin(name: str) -> Scenario:
+    return read_scenario(name, api.measure_model)
+
+
+def _assignment(text: str, option: str) -> tuple[str, Any]:
+    field, equals, value = text.partition("=")
+    if not equals or not field.strip():
+        raise HsflError(f'{option} {text}: write FIELD=VALUE, as in tiers.device.uplink="20 Mbps"')
+    return field.strip(), _value(value.strip())
+
+
+def _value(text: str) -> Any:
+    """A value in TOML's notation, or else plain text: the shell has taken the quotes off."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        shape = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise HsflError(f"--input {text}: write whole numbers of at least 1 with commas, such as 3,32,32")
+    return shape
+
+
+def _sweep(scenario: Scenario, text: str, options: dict[str, Any], plot: Path | None, as_json: bool) -> None:
+    field, equals, values = text.partition("=")
+    if not equals or not field.strip() or not values.strip():
+        raise HsflError(f"--sweep {text}: write FIELD=A,B,C, as in training.batch_size=8,16,32")
+    points: list[tuple[str, PlanResult | str]] = []
+    for value in (v.strip() for v in values.split(",")):
+        try:
+            moved = scenario.with_overrides({field.strip(): _value(value)})
+            points.append((value, api.plan(moved, **options)))
+        except HsflError as error:
+            points.append((value, str(error)))
+    if all(isinstance(point, str) for _, point in points):
+        raise HsflError(f"--sweep {text}: no value has a plan; the first: {points[0][1]}")
+    if plot is not None:
+        from hsfl.report.plots import draw_sweep
+
+        draw_sweep(field, [(v, p) for v, p in points if isinstance(p, PlanResult)], plot)
+    if as_json:
+        plans = [{"value": v} | ({"error": p} if isinstance(p, str) else p.to_dict()) for v, p in points]
+        print(json.dumps({"scenario": scenario.name, "field": field, "sweep": plans}, indent=2))
+        return
+    from hsfl.report import tables
+
+    _show(tables.sweep_table(field, points))
+    if plot is not None:
+        _show(f"Wrote {plot}")
+
+
+def _alternatives(result: PlanResult, others: list[Alternative]) -> list[dict[str, Any]]:
+    found = []
+    for other in others:
+        entry: dict[str, Any] = {"name": other.name, "what": other.what}
+        if other.evaluation is not None:
+            reaches = other.evaluation.reaches_target
+            entry["slowdown"] = other.evaluation.objective_s / result.objective_s if reaches else None
+            entry |= other.evaluation.to_dict()
+        found.append(entry)
+    return found
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Write a file that is not there yet, whole or not at all."""
+    temporary = path.with_name(path.name + ".part")
+    try:
+        if path.exists():
+            raise HsflError(f"{path}: exists already; choose another name or remove it first")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except (OSError, ValueError) as error:
+        raise HsflError(
+            f"{path}: cannot be written ({getattr(error, 'strerror', None) or error}); choose another place"
+        ) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Plots, drawn with matplotlib into files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hsfl.errors import HsflError, MissingExtraError
+from hsfl.planner.exact import ExactSolver
+from hsfl.planner.result import PlanResult
+from hsfl.problem.problem import Problem
+from hsfl.problem.profile import FloatArray
+from hsfl.problem.units import format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+
+def draw_objective(problem: Problem, result: PlanResult, path: Path, *, allow_empty_tiers: bool = False) -> None:
+    """The objective over the cuts, each with its best intervals, and the plan marked.
+
+    Three tiers: a heat map over the two cuts. Otherwise: for every cut, the best objective with that cut fixed.
+    """
+    problem = replace(problem, learning_rate=result.evaluation.learning_rate)
+    cuts, ratio = ExactSolver(problem, allow_empty_tiers=allow_empty_tiers).landscape()
+    seconds = 2 * problem.constants.initial_gap / problem.step * ratio
+    figure = _figure(6.4, 5.2)
+    axes = figure.subplots()
+    names = [t.name for t in problem.system.tiers]
+    if problem.system.num_tiers == 3:
+        _heat_map(axes, cuts, seconds, problem.num_layers, result)
+        axes.set_xlabel(f"last layer on {names[0]} (cut 1)")
+        axes.set_ylabel(f"last layer on {names[1]} (cut 2)")
+    else:
+        for m in range(cuts.shape[1]):
+            places = np.unique(cuts[:, m])
+            best = [seconds[cuts[:, m] == place].min() for place in places]
+            (line,) = axes.semilogy(places, best, ".-", label=f"cut {m + 1}: {names[m]} | {names[m + 1]}")
+            axes.plot(result.cuts[m], result.objective_s, "*", markersize=16, color=line.get_color(), mec="black")
+        axes.set_xlabel("the cut lies after layer")
+        axes.set_ylabel("time to target (other cuts at their best)")
+        _label_times(axes.yaxis)
+        axes.legend()
+    axes.set_title(
+        f"{result.scenario}: time to target by cuts; best {format_seconds(result.objective_s)} at {list(result.cuts)}"
+    )
+    _save(figure, path)
+
+
+def _heat_map(axes: Axes, cuts: Any, seconds: FloatArray, num_layers: int, result: PlanResult) -> None:
+    from matplotlib.colors import LogNorm
+
+    grid = np.full((num_layers + 1, num_layers + 1), np.nan)
+    grid[cuts[:, 1], cuts[:, 0]] = seconds
+    image = axes.imshow(grid, origin="lower", norm=LogNorm(), cmap="viridis_r", aspect="equal")
+    bar = axes.figure.colorbar(image, ax=axes, label="time to target with the best intervals")
+    _label_times(bar.ax.yaxis)
+    axes.plot(*result.cuts, "*", markersize=18, color="red", mec="white")
+    low, high = 0.5, num_layers + 0.5
+    axes.set_xlim(low, high)
+    axes.set_ylim(low, high)
+
+
+def draw_sweep(field: str, points: Sequence[tuple[str, PlanResult]], path: Path) -> None:
+    """Time to target, cuts and intervals against the values of a field."""
+    if not points:
+        raise HsflError("no value of the sweep has a plan, so there is nothing to draw; try other values")
+    figure = _figure(7.0, 7.0)
+    time_axes, cut_axes, interval_axes = figure.subplots(3, 1, sharex=True)
+    x = np.arange(len(points))
+    results = [result for _, result in points]
+    time_axes.semilogy(x, [r.objective_s for r in results], "o-", color="black")
+    time_axes.set_ylabel("time to target")
+    _label_times(time_axes.yaxis)
+    time_axes.set_title(f"{results[0].scenario}: the plan as {field} moves")
+    for m in range(len(results[0].cuts)):
+        cut_axes.plot(x, [r.cuts[m] for r in results], "s-", label=f"cut {m + 1}")
+    for m in range(len(results[0].intervals)):
+        values = [r.intervals[m] for r in results]
+        if max(values) > 1:
+            interval_axes.plot(x, values, "^-", label=f"tier {m + 1}")
+    cut_axes.set_ylabel("cuts, in layers")
+    interval_axes.set_ylabel("interval, in rounds")
+    interval_axes.set_xticks(x, [value for value, _ in points], rotation=30, ha="right")
+    interval_axes.set_xlabel(field)
+    for axes in (cut_axes, interval_axes):
+        axes.yaxis.get_major_locator().set_params(integer=True)
+        if axes.lines:
+            axes.legend()
+    _save(figure, path)
+
+
+def _label_times(axis: Axis) -> None:
+    for set_formatter in (axis.set_major_formatter, axis.set_minor_formatter):
+        set_formatter(lambda value, _: format_seconds(value))
+
+
+def _figure(width: float, height: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise MissingExtraError("Drawing a plot", "plot") from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """Write the picture whole or not at all."""
+    known = figure.canvas.get_supported_filetypes()
+    kind = path.suffix.removeprefix(".").lower()
+    if kind not in known:
+        raise HsflError(f"{path}: not a kind of picture that can be drawn; end the name in {', '.join(sorted(known))}")
+    temporary = path.with_name(path.name + ".part")
+    try:
+        figure.savefig(temporary, format=kind, dpi=150)
+        temporary.replace(path)
+    except OSError as error:
+        raise HsflError(f"{path}: cannot be written ({error.strerror or error}); choose another place") from None
+    finally:
+        temporary.unlink(missing_ok=True)

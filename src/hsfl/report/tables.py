@@ -1,0 +1,264 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hsfl.planner.baselines import Alternative
+from hsfl.planner.result import Evaluation, PlanResult
+from hsfl.problem.plan import NEVER, Plan
+from hsfl.problem.problem import Problem
+from hsfl.problem.profile import LayerProfile
+from hsfl.problem.scenario import Scenario
+from hsfl.problem.units import format_bits, format_flops, format_seconds
+
+_BAR = 32
+_WHAT = {
+    "compute": "compute in {tier}",
+    "uplink": "activations up from {tier}",
+    "downlink": "gradients down to {tier}",
+    "aggregation": "averaging {tier}",
+    "memory": "memory of {tier}",
+}
+
+
+def plan_report(problem: Problem, result: PlanResult) -> RenderableType:
+    """Everything about a planned scenario."""
+    return Group(
+        Text(f"{result.scenario}: {_describe_system(problem)}", style="bold"),
+        Text(
+            f"{problem.num_layers} layers, {format_bits(problem.parameter_bits[-1])} of parameters; {_claim(result)}\n"
+        ),
+        _tier_table(problem, result.evaluation),
+        Text(),
+        _time_to_target(result),
+        Text(),
+        Text(
+            f"An average round of the slowest client, {result.evaluation.slowest_client + 1:,} of "
+            f"{problem.system.num_clients:,}:"
+        ),
+        round_bars(problem, result.evaluation),
+        Text(),
+        limits_text(problem, result.evaluation),
+    )
+
+
+def _claim(result: PlanResult) -> str:
+    solved = f"{result.method}, {result.solve_ms:.3g} ms"
+    if result.status == "optimal":
+        return f"proven optimal ({solved})"
+    if result.status == "bounded":
+        return f"within {100 * (result.gap or 0):.2g} % of the optimum, proven ({solved})"
+    return f"a heuristic's plan, nothing proven ({solved}, {len(result.history)} iterations)"
+
+
+def _describe_system(problem: Problem) -> str:
+    return " → ".join(f"{tier.entities:,} {tier.name}" for tier in problem.system.tiers)
+
+
+def _tier_table(problem: Problem, evaluation: Evaluation) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in ("tier", "layers", "averaged", "taking", "memory", "of"):
+        table.add_column(header, justify="left" if header in ("tier", "layers") else "right")
+    for m, layers in enumerate(evaluation.plan.layers(problem.num_layers)):
+        tier = problem.system.tiers[m]
+        averaged = tier.entities > 1
+        table.add_row(
+            f"{m + 1} {tier.name}",
+            _layer_names(problem.profile, layers),
+            interval_text(evaluation.plan.intervals[m]) if averaged else "",
+            format_seconds(evaluation.aggregation_latency_s[m]) if averaged else "",
+            format_bits(evaluation.memory_bits[m]),
+            format_bits(float(tier.memory_bits.min())),
+        )
+    return table
+
+
+def _layer_names(profile: LayerProfile, layers: range) -> str:
+    if not layers:
+        return "none: relays"
+    first, last = layers[0], layers[-1]
+    if first == last:
+        return f"{first + 1} ({_short(profile.names[first])})"
+    return f"{first + 1}–{last + 1} ({_short(profile.names[first])} – {_short(profile.names[last])})"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 12 else name[:11] + "…"
+
+
+def interval_text(interval: int) -> str:
+    if interval >= NEVER:
+        return "never"
+    return "every round" if interval == 1 else f"every {interval:,} rounds"
+
+
+def _time_to_target(result: PlanResult) -> RenderableType:
+    lines = [_timing("time to target", result.evaluation)]
+    if result.given is not None:
+        rate = f"learning rate {result.evaluation.learning_rate:.3g}"
+        lines = [_timing(f"time to target with {rate}", result.evaluation)]
+        lines.append(_timing(f"with the given {result.given.learning_rate:.3g}", result.given, style="dim"))
+    return Group(*lines)
+
+
+def _timing(label: str, e: Evaluation, style: str = "") -> Text:
+    rounds = f"{e.rounds:,} rounds" if e.rounds is not None else "never reached"
+    text = Text(f"{label}: ", style=style)
+    text.append(format_seconds(e.total_latency_s), style=style or "bold green")
+    text.append(f"  ({rounds} of {format_seconds(e.split_latency_s)}; cuts {_numbers(e.plan.cuts)}; ")
+    return text.append(f"intervals {_intervals(e.plan)})")
+
+
+def round_bars(problem: Problem, evaluation: Evaluation) -> Table:
+    """The slowest client's round, in the order it happens."""
+    parts, M = evaluation.parts, problem.system.num_tiers
+    names = [t.name for t in problem.system.tiers]
+    rows = []
+    for m in range(M):
+        rows.append((f"compute in {names[m]}", float(parts.compute_s[m]), "cyan"))
+        if m < M - 1:
+            rows.append((f"{names[m]} ↑ {names[m + 1]}", float(parts.uplink_s[m]), "magenta"))
+            rows.append((f"{names[m]} ↓ {names[m + 1]}", float(parts.downlink_s[m]), "blue"))
+    for m, seconds in enumerate(evaluation.aggregation_latency_s):
+        if seconds:
+            rows.append((f"averaging {names[m]}", seconds / evaluation.plan.intervals[m], "yellow"))
+    total = sum(seconds for _, seconds, _ in rows) or 1.0
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, seconds, style in rows:
+        length = round(_BAR * seconds / total)
+        table.add_row(
+            name, Text("█" * length or "▏", style=style), format_seconds(seconds), f"{100 * seconds / total:.0f} %"
+        )
+    return table
+
+
+def limits_text(problem: Problem, evaluation: Evaluation) -> Text:
+    """What limits the plan, most first."""
+    names = [t.name for t in problem.system.tiers]
+    shown = []
+    for limit in evaluation.limits:
+        what = _WHAT[limit.kind].format(tier=names[limit.tier])
+        if limit.kind == "memory":
+            shown.append(f"{what} (without its limit {100 * limit.share:.0f} % less time)")
+        elif limit.share >= 0.15 or not shown:
+            shown.append(f"{what} ({100 * limit.share:.0f} % of the round)")
+    return Text("Limited by " + "; ".join(shown) + "." if shown else "Nothing takes time.")
+
+
+def compare_table(result: PlanResult, others: Sequence[Alternative]) -> RenderableType:
+    """Every alternative with its slowdown."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in ("plan", "cuts", "intervals", "time to target", "slowdown"):
+        table.add_column(header, justify="right" if header in ("time to target", "slowdown") else "left")
+    rows = [("HSFL", result.evaluation), *((a.name, a.evaluation) for a in others)]
+    for name, e in rows:
+        if e is None:
+            table.add_row(name, "", "", "does not fit", "")
+            continue
+        slowdown = f"{e.objective_s / result.objective_s:.2f} ×" if e.reaches_target else "∞"
+        time = format_seconds(e.total_latency_s) if e.reaches_target else "target missed"
+        table.add_row(name, _numbers(e.plan.cuts), _intervals(e.plan), time, slowdown)
+    legend = Table.grid(padding=(0, 1))
+    for alternative in others:
+        legend.add_row(Text(f"  {alternative.name}", style="dim"), Text(alternative.what, style="dim"))
+    notes: list[RenderableType] = [table, legend]
+    faster = [a.name for a in others if a.evaluation and a.evaluation.objective_s < result.objective_s * (1 - 1e-9)]
+    if faster:
+        relays = all(name.startswith("no ") for name in faster)
+        remedy = "--allow-empty-tiers plans for tiers that only relay" if relays else "--method exact finds the optimum"
+        notes.append(Text(f"Faster than this plan: {', '.join(faster)}. {remedy}.", style="yellow"))
+    return Group(*notes)
+
+
+def sweep_table(field: str, points: Sequence[tuple[str, PlanResult | str]]) -> RenderableType:
+    """How the plan moves as a field moves; a point is a result or the sentence that says why there is none."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in ("value", "cuts", "intervals", "rounds", "round", "time to target", "limited by"):
+        table.add_column(header, justify="left" if header in ("value", "cuts", "intervals", "limited by") else "right")
+    failures = []
+    for value, point in points:
+        if isinstance(point, str):
+            table.add_row(value, "no plan")
+            failures.append(Text(f"{value}: {point}"))
+            continue
+        e = point.evaluation
+        limit = e.limits[0] if e.limits else None
+        table.add_row(
+            value,
+            _numbers(e.plan.cuts),
+            _intervals(e.plan),
+            f"{e.rounds:,}",
+            format_seconds(e.split_latency_s),
+            format_seconds(e.total_latency_s),
+            f"{limit.kind} {limit.tier + 1}" if limit else "",
+        )
+    return Group(Text(f"The plan as {field} moves", style="bold"), table, *failures)
+
+
+def scenario_table(scenarios: Sequence[Scenario]) -> Table:
+    """The built-in scenarios."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in ("name", "tiers", "model", "what it is"):
+        table.add_column(header)
+    for scenario in scenarios:
+        tiers = " → ".join(f"{t.entities:,} {t.name}" for t in scenario.spec.tiers)
+        table.add_row(scenario.name, tiers, scenario.spec.model.name or "", scenario.spec.description or "")
+    return table
+
+
+def profile_table(
+    name: str,
+    profile: LayerProfile,
+    timing: Sequence[tuple[float, float]] | None = None,
+    batch_size: int = 1,
+    peak_flops: float | None = None,
+) -> RenderableType:
+    """A layer profile; with measured times (seconds of a mini-batch) also the FLOP/s each layer really gets."""
+    table = Table(title=name, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    headers = ["layer", "forward FLOPs", "backward FLOPs", "activation", "gradient", "parameters"]
+    headers += ["forward", "backward", "effective FLOP/s"] if timing is not None else []
+    for header in headers:
+        table.add_column(header, justify="left" if header == "layer" else "right")
+    for i, layer in enumerate(profile.names):
+        row = [
+            f"{i + 1} {layer}",
+            format_flops(profile.forward_flops[i], ""),
+            format_flops(profile.backward_flops[i], ""),
+            format_bits(profile.activation_bits[i]),
+            format_bits(profile.gradient_bits[i]),
+            format_bits(profile.parameter_bits[i]),
+        ]
+        if timing is not None:
+            forward, backward = timing[i]
+            flops = batch_size * (profile.forward_flops[i] + profile.backward_flops[i])
+            rate = _effective(flops / (forward + backward), peak_flops)
+            row += [format_seconds(forward), format_seconds(backward), rate]
+        table.add_row(*row)
+    totals = [f.sum() for f in (profile.forward_flops, profile.backward_flops)]
+    text = f"{len(profile)} layers; {format_flops(totals[0], 'FLOPs')} forward and {format_flops(totals[1], 'FLOPs')} "
+    text += f"backward per sample; {format_bits(profile.parameter_bits.sum())} of parameters."
+    if timing is not None and peak_flops is not None:
+        seconds = sum(a + b for a, b in timing)
+        text += (
+            f"\nThis machine, batch {batch_size}: {_effective(batch_size * sum(totals) / seconds, peak_flops)} over "
+            f"all layers; nominal (a large float32 matrix product): {format_flops(peak_flops)}."
+        )
+    return Group(table, Text(text))
+
+
+def _effective(rate: float, peak: float | None) -> str:
+    return format_flops(rate) + (f" ({100 * rate / peak:.0f} %)" if peak else "")
+
+
+def _numbers(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _intervals(plan: Plan) -> str:
+    return ", ".join("never" if i >= NEVER else f"{i}" for i in plan.intervals)
