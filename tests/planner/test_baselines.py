@@ -21,7 +21,9 @@ def test_ams_equals_enumeration() -> None:
             np.random.default_rng(seed), num_tiers=3, num_layers=8, num_clients=9, memory=seed % 2 == 1
         )
         allowed = [
-            c for c in combinations(range(1, 8), 2) if (Terms.of(problem).index[[0, 1, 2], [0, *c], [*c, 8]] >= 0).all()
+            c
+            for c in combinations(range(1, 8), 2)
+            if (Terms.of(problem).segments.index[[0, 1, 2], [0, *c], [*c, 8]] >= 0).all()
         ]
         assert fastest_round_cuts(problem) == min(allowed, key=lambda c: float(split_latency(problem, c)))
 
@@ -37,9 +39,9 @@ def test_random_intervals_are_uniform_from_1_to_25() -> None:
 
 def test_random_cuts_are_uniform_over_3_to_14() -> None:
     """The paper's range for its 16 layers: 12 places, 66 pairs."""
-    terms = Terms.of(hsfl.load_scenario("paper").problem)
+    segments = Terms.of(hsfl.load_scenario("paper").problem).segments
     rng = np.random.default_rng(0)
-    drawn = [random_cuts(terms, rng) for _ in range(6600)]
+    drawn = [random_cuts(segments, rng) for _ in range(6600)]
     counts = {c: drawn.count(c) for c in set(drawn)}
     assert set(counts) == set(combinations(range(3, 15), 2))
     assert min(counts.values()) > 60 and max(counts.values()) < 150

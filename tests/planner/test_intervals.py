@@ -38,7 +38,7 @@ def test_best_interval_for_a_price_is_the_best_of_all(b: float, a: float, zeta: 
     for drift in (paper, refined):
         intervals = np.arange(1, 20001)
         cost = b / intervals + price * (intervals > 1) * ((drift[0] * intervals + drift[1]) * intervals + drift[2])
-        found = int(best_intervals(np.array([b]), drift, price)[0])
+        found = int(best_intervals(np.array([b]), drift, price)[0][0])
         if found <= len(intervals):
             assert cost[found - 1] == pytest.approx(cost.min(), rel=1e-9)
         else:  # so little drift that the best interval lies beyond those tried: the cost still falls at their end
@@ -47,7 +47,7 @@ def test_best_interval_for_a_price_is_the_best_of_all(b: float, a: float, zeta: 
 
 def test_no_drift_means_never_and_no_cost_means_always() -> None:
     none = np.zeros((3, 2))
-    assert best_intervals(np.array([1.0, 0.0]), none, 1.0).tolist() == [NEVER, 1]
+    assert best_intervals(np.array([1.0, 0.0]), none, 1.0)[0].tolist() == [NEVER, 1]
 
 
 @pytest.mark.parametrize("drift", ["paper", "refined"])
@@ -75,7 +75,7 @@ def test_rounding_the_joint_optimum_is_not_always_best() -> None:
     every = np.array([[first, 1.0] for first in np.arange(1.0, 26.0)])
     assert theta(rounded).min() > theta(every).min() * 1.005
     price = theta(every).min()
-    assert best_intervals(b, np.stack((kd, 0 * kd, 0 * kd)), price).tolist() == every[theta(every).argmin()].tolist()
+    assert best_intervals(b, np.stack((kd, 0 * kd, 0 * kd)), price)[0].tolist() == every[theta(every).argmin()].tolist()
 
 
 def test_tiers_that_are_cheap_to_average_are_averaged_more_often() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from hsfl.errors import InfeasibleError
 from hsfl.planner.exact import ExactSolver
 from hsfl.planner.result import Evaluation, evaluate_plan
-from hsfl.planner.terms import Terms, count_cuts
+from hsfl.planner.terms import Segments, Terms
 from hsfl.problem.plan import NEVER, Plan
 from hsfl.problem.problem import Problem
 
@@ -62,7 +62,7 @@ def alternatives(problem: Problem, plan: Plan, *, allow_empty_tiers: bool = Fals
         return random_intervals(problem, rng)
 
     def cuts() -> tuple[int, ...]:
-        return random_cuts(solver.terms, rng)
+        return random_cuts(solver.terms.segments, rng)
 
     yield single("full sync", "every tier averaged every round, the planned cuts", every_round)
     yield single(
@@ -95,23 +95,23 @@ def random_intervals(problem: Problem, rng: np.random.Generator) -> tuple[int, .
     return tuple(int(i) if averaged else 1 for i, averaged in zip(drawn, problem.system.averaged, strict=True))
 
 
-def random_cuts(terms: Terms, rng: np.random.Generator) -> tuple[int, ...]:
+def random_cuts(segments: Segments, rng: np.random.Generator) -> tuple[int, ...]:
     """RMS: distinct cuts, uniform over those that fit the memories; the paper's 3..14 of 16 layers where they exist."""
-    M, L = terms.index.shape[0], terms.index.shape[1] - 1
+    M, L = segments.index.shape[0], segments.index.shape[1] - 1
     first, last = np.arange(L + 1)[:, None], np.arange(L + 1)[None, :]
     distinct = np.repeat((first < last)[None], M, axis=0)
     inner = distinct.copy()
     inner[:-1] &= (last >= 3) & (last <= L - 2)
-    for candidates in (terms.keep(inner), terms.keep(distinct)):
-        if count_cuts(candidates):
+    for candidates in (segments.keep(inner), segments.keep(distinct)):
+        if candidates.count:
             return _uniform_cuts(candidates, rng)
-    return _uniform_cuts(terms, rng)
+    return _uniform_cuts(segments, rng)
 
 
-def _uniform_cuts(terms: Terms, rng: np.random.Generator) -> tuple[int, ...]:
+def _uniform_cuts(segments: Segments, rng: np.random.Generator) -> tuple[int, ...]:
     """One cut vector, uniform over all allowed ones, without listing them: each cut by the number of ways to go on."""
-    M, L = terms.index.shape[0], terms.index.shape[1] - 1
-    allowed = (terms.index >= 0).astype(float)
+    M, L = segments.index.shape[0], segments.index.shape[1] - 1
+    allowed = (segments.index >= 0).astype(float)
     ways = [allowed[-1, :, L]]
     for m in range(M - 2, 0, -1):
         ways.append(allowed[m] @ ways[-1])
@@ -133,18 +133,18 @@ def one_tier_less(problem: Problem) -> Iterator[Alternative]:
         without = problem.without_top_tier() if top else problem
         what = f"best plan without tier {m + 1} ({names[m]}" + (")" if top else " only relays)")
         try:
-            solver = ExactSolver(without, terms=None if top else _relaying(problem, m))
+            solver = ExactSolver(without, None if top else _relaying(problem, m))
             evaluation = evaluate_plan(without, solver.solve().plan)
         except InfeasibleError:
             evaluation = None
         yield Alternative(f"no {names[m]}", what, without, evaluation)
 
 
-def _relaying(problem: Problem, tier: int) -> Terms:
+def _relaying(problem: Problem, tier: int) -> Segments:
     """All segments in which one tier holds no layer and every other at least one."""
-    terms = Terms.of(problem, allow_empty_tiers=True)
+    segments = Terms.of(problem, allow_empty_tiers=True).segments
     size = problem.num_layers + 1
     empty = np.eye(size, dtype=bool)
     wanted = np.repeat(~empty[None], problem.system.num_tiers, axis=0)
     wanted[tier] = empty
-    return terms.keep(wanted)
+    return segments.keep(wanted)

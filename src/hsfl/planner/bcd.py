@@ -16,7 +16,7 @@ from hsfl.errors import InfeasibleError
 from hsfl.planner.exact import memory_shortfall
 from hsfl.planner.result import Step
 from hsfl.planner.slowest import slowest_clients
-from hsfl.planner.terms import Terms, count_cuts, segments
+from hsfl.planner.terms import Terms
 from hsfl.problem.plan import NEVER, Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
@@ -35,7 +35,7 @@ def solve_bcd(
     The start, which the paper leaves open: all intervals 1, and the best cuts for them.
     """
     terms = Terms.of(problem, allow_empty_tiers=allow_empty_tiers)
-    if not count_cuts(terms):
+    if not terms.segments.count:
         raise InfeasibleError(memory_shortfall(problem, allow_empty_tiers))
     cut_step = CutStep(problem, terms, allow_empty_tiers)
     intervals = (1,) * problem.system.num_tiers
@@ -52,7 +52,7 @@ def solve_bcd(
 
 def interval_step(problem: Problem, terms: Terms, cuts: Sequence[int], current: tuple[int, ...]) -> tuple[int, ...]:
     """P1: the best intervals for the cuts, as Proposition 1 finds them, or the current ones if those are no worse."""
-    parts = segments(terms, np.array([cuts]))[0]
+    parts = terms.segments.of(np.array(cuts))
     b, q = terms.aggregation_s[parts], terms.drift[:, parts]
     split_s = float(split_latency(problem, cuts))
     free = [m for m in range(len(b)) if b[m] > 0]
@@ -117,7 +117,7 @@ class CutStep:
 
     def solve(self, intervals: tuple[int, ...], start: tuple[int, ...] | None) -> tuple[int, ...]:
         """Dinkelbach from `start` (None: the intervals are all 1, for which every cut vector keeps its margin)."""
-        parts = quadratic(self._terms.drift, np.asarray(intervals, dtype=float)[self._terms.tier])
+        parts = quadratic(self._terms.drift, np.asarray(intervals, dtype=float)[self._terms.segments.tier])
         cuts = self._milp(intervals, 0.0) if start is None else start
         ratio = self._ratio(cuts, intervals, parts)
         while True:
@@ -128,7 +128,7 @@ class CutStep:
             cuts, ratio = better, new_ratio
 
     def _ratio(self, cuts: tuple[int, ...], intervals: tuple[int, ...], drift: FloatArray) -> float:
-        chosen = segments(self._terms, np.array([cuts]))[0]
+        chosen = self._terms.segments.of(np.array(cuts))
         D = self._terms.margin - float(drift[chosen].sum())
         T = float(split_latency(self._problem, cuts)) + float((self._terms.aggregation_s[chosen] / intervals).sum())
         return T / D if D > 0 else np.inf
@@ -156,7 +156,7 @@ class CutStep:
     def _constraints(self, allow_empty_tiers: bool) -> None:
         from hsfl.theory.convergence import drift_coefficients
 
-        problem, terms, M, L = self._problem, self._terms, self._M, self._L
+        problem, index, M, L = self._problem, self._terms.segments.index, self._M, self._L
         self._drift_ML = drift_coefficients(problem)
         slowness = problem.system.slowness[:, slowest_clients(problem.system.slowness)]
         f, up, down = slowness[:M], slowness[M : 2 * M - 1], slowness[2 * M - 1 :]
@@ -193,16 +193,16 @@ class CutStep:
                 add(order, -np.inf, 0)
                 # C5, over whole cut vectors because a solver's tolerance must not decide whether a model fits:
                 # if cut m-1 is at most here, cut m is at most the last layer that still fits behind it.
-                fitting = np.flatnonzero(terms.index[m, layer + 1] >= 0)
+                fitting = np.flatnonzero(index[m, layer + 1] >= 0)
                 last = int(fitting[-1]) if len(fitting) else layer + 1
                 room = np.zeros((M - 1, L))
                 room[m - 1] = up_to[layer]
                 room[m] = -up_to[last - 1]
                 add(room, -np.inf, 0)
         self._rows, self._lower, self._upper = np.array(rows), np.array(lower), np.array(upper)
-        self._allowed = np.array([(terms.index[m] >= 0).any(axis=0) for m in range(M - 1)])[:, 1:]
-        self._allowed[-1] &= terms.index[-1, 1:, L] >= 0
-        self._allowed[0] &= terms.index[0, 0, 1:] >= 0
+        self._allowed = np.array([(index[m] >= 0).any(axis=0) for m in range(M - 1)])[:, 1:]
+        self._allowed[-1] &= index[-1, 1:, L] >= 0
+        self._allowed[0] &= index[0, 0, 1:] >= 0
 
 
 def _step(problem: Problem, cuts: tuple[int, ...], intervals: tuple[int, ...]) -> Step:

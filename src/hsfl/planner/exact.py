@@ -22,7 +22,7 @@ import numpy as np
 from hsfl.errors import InfeasibleError
 from hsfl.planner.search import Search
 from hsfl.planner.slowest import slowest_clients
-from hsfl.planner.terms import IntArray, Terms, all_cuts, best_intervals, count_cuts, segments
+from hsfl.planner.terms import IntArray, Segments, Terms, best_intervals
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
@@ -50,20 +50,20 @@ class ExactSolver:
     def __init__(
         self,
         problem: Problem,
+        segments: Segments | None = None,
         *,
         allow_empty_tiers: bool = False,
         time_limit_s: float = 60.0,
         table_limit: int = TABLE_LIMIT,
-        terms: Terms | None = None,
     ) -> None:
         self.problem = problem
-        self.terms = terms or Terms.of(problem, allow_empty_tiers=allow_empty_tiers)
-        self._clients = slowest_clients(problem.system.slowness)
+        self.terms = Terms.of(problem, segments, allow_empty_tiers=allow_empty_tiers)
+        self._segments = self.terms.segments
+        self._slowness = problem.system.slowness[:, slowest_clients(problem.system.slowness)]
         self._time_limit_s = time_limit_s
-        count = count_cuts(self.terms)
-        if not count:
+        if not self._segments.count:
             raise InfeasibleError(memory_shortfall(problem, allow_empty_tiers))
-        self.tabulated = count * len(self._clients) <= table_limit
+        self.tabulated = self._segments.count * self._slowness.shape[1] <= table_limit
 
     def solve(self, intervals: Sequence[int] | None = None, terms: Terms | None = None) -> Solution:
         """The best plan, or the best cuts for given intervals; `terms` may be the problem's own, rescaled.
@@ -71,107 +71,100 @@ class ExactSolver:
         Raises `InfeasibleError` when the given intervals keep every cut vector from the target.
         """
         terms = terms or self.terms
-        fixed = None if intervals is None else np.asarray(intervals, dtype=float)[terms.tier]
-        return _solve_table(terms, *self._table, fixed) if self.tabulated else self._solve_by_search(terms, fixed)
+        if not self.tabulated:
+            return self._solve_by_search(terms, intervals)
+        segments = self._segments
+        if intervals is None:
+            return _solve_table(terms, segments.cuts, segments.parts, self._split_s)
+        chosen = np.asarray(intervals, dtype=float)
+        tops = self._split_s + (terms.aggregation_s[segments.parts] / chosen).sum(axis=1)
+        bottoms = terms.margin - quadratic(terms.drift[:, segments.parts], chosen).sum(axis=1)
+        k = int(np.argmin(_ratios(tops, bottoms)))
+        if not bottoms[k] > 0:
+            raise InfeasibleError(_OFF_TARGET)
+        return _solution(segments.cuts[k], chosen, float(tops[k] / bottoms[k]), 0.0, float(self._split_s.min()))
 
     def best_intervals(self, cuts: Sequence[int]) -> tuple[int, ...]:
         """The best intervals for given cuts (P1, exactly)."""
         row = np.array([cuts])
-        split = (demands(self.problem, row) @ self.problem.system.slowness[:, self._clients]).max(axis=1)
-        return _solve_table(self.terms, row, segments(self.terms, row), split, None).plan.intervals
+        return _solve_table(self.terms, row, self._segments.of(row), self._latency(row)).plan.intervals
 
     def landscape(self) -> tuple[IntArray, FloatArray]:
         """Every cut vector (K, M-1) and its ratio with the best intervals for it (K,)."""
         if not self.tabulated:
             raise InfeasibleError("there are too many cut vectors to draw them all; use fewer tiers or layers")
-        cuts, parts, split = self._table
-        aggregation, drift, margin = self.terms.aggregation_s[parts], self.terms.drift[:, parts], self.terms.margin
+        parts, split, margin = self._segments.parts, self._split_s, self.terms.margin
+        aggregation, drift = self.terms.aggregation_s[parts], self.terms.drift[:, parts]
         ratio = (split + aggregation.sum(axis=1)) / margin
         while True:
-            intervals = best_intervals(aggregation, drift, ratio[:, None])
+            intervals, _ = best_intervals(aggregation, drift, ratio[:, None])
             top = split + (aggregation / intervals).sum(axis=1)
-            bottom = margin - quadratic(drift, intervals).sum(axis=1)
-            better = np.minimum(ratio, np.where(bottom > 0, top / np.where(bottom > 0, bottom, 1.0), np.inf))
+            better = np.minimum(ratio, _ratios(top, margin - quadratic(drift, intervals).sum(axis=1)))
             if not (better < ratio * (1 - _ROUNDING)).any():
-                return cuts, better
+                return self._segments.cuts, better
             ratio = better
 
-    def _solve_by_search(self, terms: Terms, fixed: FloatArray | None) -> Solution:
-        search = Search(self.problem, terms, self._clients)
+    @cached_property
+    def _split_s(self) -> FloatArray:
+        """T_S of every cut vector: (K,)."""
+        cuts = self._segments.cuts
+        rows = max(1, (1 << 22) // self._slowness.shape[1])
+        return np.concatenate([self._latency(cuts[k : k + rows]) for k in range(0, len(cuts), rows)])
+
+    def _latency(self, cuts: IntArray) -> FloatArray:
+        slowest: FloatArray = (demands(self.problem, cuts) @ self._slowness).max(axis=1)
+        return slowest
+
+    def _solve_by_search(self, terms: Terms, given: Sequence[int] | None) -> Solution:
+        search = Search(self.problem, terms, self._slowness)
         deadline = time.perf_counter() + self._time_limit_s
-        chosen = np.ones(len(terms.tier)) if fixed is None else fixed
+        fixed = None if given is None else np.asarray(given, dtype=float)[self._segments.tier]
+
+        def intervals_at(price: float) -> FloatArray:
+            return terms.best_intervals(price)[0] if fixed is None else fixed
+
+        def ratio_at(cuts: IntArray, intervals: FloatArray) -> float:
+            split_s = float(search.latencies(cuts[None]).max())
+            return _ratio(terms, self._segments.of(cuts), intervals, split_s)
+
         # The cut vector with the least drift for the intervals to start from: if it misses the target, all do.
-        cuts = search.path(_ratio_parts(terms, chosen)[1])
-        price = self._ratio_at(search, terms, cuts, chosen)
+        intervals = np.ones(len(terms.aggregation_s)) if fixed is None else fixed
+        cuts = search.path(quadratic(terms.drift, intervals))
+        price = ratio_at(cuts, intervals)
         if not np.isfinite(price):
             raise InfeasibleError(_OFF_TARGET)
         while True:
-            if fixed is None:
-                chosen = terms.best_intervals(price)
-            minimum = search.minimise(terms.cost(chosen, price), cuts, deadline)
-            ratio = self._ratio_at(search, terms, minimum.cuts, chosen)
-            if ratio < price * (1 - _ROUNDING):
-                cuts, price = minimum.cuts, ratio
-                if time.perf_counter() < deadline:
-                    continue
-                # The bound was taken at the old price; at the new one only what the ascent proves is known.
-                if fixed is None:
-                    chosen = terms.best_intervals(price)
-                minimum = search.minimise(terms.cost(chosen, price), cuts, deadline)
-            break
-        parts = segments(terms, cuts[None])[0]
-        value = minimum.lower_bound - price * terms.margin
-        return _solution(cuts, chosen[parts], price, value, search.least_split_latency())
-
-    def _ratio_at(self, search: Search, terms: Terms, cuts: IntArray, chosen: FloatArray) -> float:
-        return _ratio(terms, segments(terms, cuts[None])[0], chosen, float(search.latencies(cuts[None]).max()))
-
-    @cached_property
-    def _table(self) -> tuple[IntArray, IntArray, FloatArray]:
-        """Every cut vector (K, M-1), its segments (K, M) and T_S (K,)."""
-        cuts = all_cuts(self.terms)
-        demand, slowness = demands(self.problem, cuts), self.problem.system.slowness[:, self._clients]
-        rows = max(1, (1 << 22) // len(self._clients))
-        split = [(demand[k : k + rows] @ slowness).max(axis=1) for k in range(0, len(cuts), rows)]
-        return cuts, segments(self.terms, cuts), np.concatenate(split)
-
-
-def _solve_table(
-    terms: Terms, cuts: IntArray, parts: IntArray, split: FloatArray, fixed: FloatArray | None
-) -> Solution:
-    """Dinkelbach over a table of cut vectors (K, M-1), their segments (K, M) and T_S (K,)."""
-    chosen = np.ones(len(terms.tier)) if fixed is None else fixed
-    top, bottom = _ratio_parts(terms, chosen)
-    bottoms = terms.margin - bottom[parts].sum(axis=1)
-    if not bottoms.max() > 0:
-        raise InfeasibleError(_OFF_TARGET)
-    tops = split + top[parts].sum(axis=1)
-    k = int(np.argmin(np.where(bottoms > 0, tops / np.where(bottoms > 0, bottoms, 1.0), np.inf)))
-    price, intervals, value = float(tops[k] / bottoms[k]), chosen[parts[k]], 0.0
-    if fixed is None:
-        while True:
-            chosen = terms.best_intervals(price)
-            values = split + terms.cost(chosen, price)[parts].sum(axis=1)
-            best = int(np.argmin(values))
-            value = float(values[best]) - price * terms.margin
-            ratio = _ratio(terms, parts[best], chosen, split[best])
+            intervals = intervals_at(price)
+            minimum = search.minimise(terms.cost(intervals, price), cuts, deadline)
+            ratio = ratio_at(minimum.cuts, intervals)
             if not ratio < price * (1 - _ROUNDING):
                 break
-            k, price, intervals = best, ratio, chosen[parts[best]]
-    return _solution(cuts[k], intervals, price, value, float(split.min()))
+            cuts, price = minimum.cuts, ratio  # the bound belongs to the old price: once more, even out of time
+        value = minimum.lower_bound - price * terms.margin
+        return _solution(cuts, intervals[self._segments.of(cuts)], price, value, search.least_split_latency())
 
 
-def rescaled(terms: Terms, drift: float, margin: float) -> Terms:
-    """The same terms with the drift multiplied and the margin replaced, as at another step."""
-    return replace(terms, drift=drift * terms.drift, margin=margin)
+def _solve_table(terms: Terms, cuts: IntArray, parts: IntArray, split: FloatArray) -> Solution:
+    """Dinkelbach over a table of cut vectors (K, M-1), their segments (K, M) and T_S (K,), from all intervals 1."""
+    tops = split + terms.aggregation_s[parts].sum(axis=1)
+    k = int(np.argmin(tops))
+    price, intervals = float(tops[k]) / terms.margin, np.ones(parts.shape[1])
+    while True:
+        chosen, cost = terms.best_intervals(price)
+        values = split + cost[parts].sum(axis=1)
+        best = int(np.argmin(values))
+        ratio = _ratio(terms, parts[best], chosen, float(split[best]))
+        if not ratio < price * (1 - _ROUNDING):
+            return _solution(cuts[k], intervals, price, float(values[best]) - price * terms.margin, float(split.min()))
+        k, price, intervals = best, ratio, chosen[parts[best]]
 
 
 _OFF_TARGET = "with these intervals no cut vector reaches the target: shorten the intervals or raise convergence.target"
 
 
-def _ratio_parts(terms: Terms, intervals: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """T_{m,A}/I and drift of every segment."""
-    return terms.aggregation_s / intervals, quadratic(terms.drift, intervals)
+def _ratios(tops: FloatArray, bottoms: FloatArray) -> FloatArray:
+    """tops / bottoms, infinite where nothing of the margin is left."""
+    return np.where(bottoms > 0, tops / np.where(bottoms > 0, bottoms, 1.0), np.inf)
 
 
 def _ratio(terms: Terms, parts: IntArray, intervals: FloatArray, split_s: float) -> float:
@@ -203,7 +196,7 @@ def memory_shortfall(problem: Problem, allow_empty_tiers: bool) -> str:
     excess = hosted[:, None, None] * (
         size[None, None, :] - size[None, :, None] - system.memory_per_client_bits[:, None, None]
     )
-    excess = np.where(unlimited.index >= 0, excess, np.inf)
+    excess = np.where(unlimited.segments.index >= 0, excess, np.inf)
     # A shortest path with the largest excess as its length: least[m][b] is the best for tiers up to m ending at cut b.
     least, back = [excess[0, 0]], []
     for m in range(1, M):

@@ -34,14 +34,13 @@ class Minimum:
 class Search:
     """Minimises T_S plus the tiers' costs, for as many prices as asked."""
 
-    def __init__(self, problem: Problem, terms: Terms, clients: IntArray) -> None:
-        slowness = problem.system.slowness[:, clients]
+    def __init__(self, problem: Problem, terms: Terms, slowness: FloatArray) -> None:
         M, L = problem.system.num_tiers, problem.num_layers
         f, up, down = slowness[:M], slowness[M : 2 * M - 1], slowness[2 * M - 1 :]
         b, profile, work = problem.batch_size, problem.profile, problem.work_flops
         activations = np.concatenate(([0.0], b * profile.activation_bits))
         gradients = np.concatenate(([0.0], b * profile.gradient_bits))
-        self._terms, self._M, self._L = terms, M, L
+        self._index, self._M, self._L = terms.segments.index, M, L
         # T_n(c) = base_n + sum_m per_cut[m, n, c_m]: the regrouping of the latency by cuts.
         self._base = work[-1] * f[-1]
         self._per_cut = (
@@ -58,7 +57,7 @@ class Search:
 
     def least_split_latency(self) -> float:
         """A lower bound of T_S over all cut vectors."""
-        free = np.where(self._terms.index >= 0, 0.0, np.inf)
+        free = np.where(self._index >= 0, 0.0, np.inf)
         weights, _ = self._ascend(free)
         return float(self._start(weights, self._suffixes(weights, free)).min())
 
@@ -139,7 +138,7 @@ class Search:
 
     def _table(self, costs: FloatArray) -> FloatArray:
         """(M, L+1, L+1): the costs of segments, infinite where none is allowed."""
-        return np.where(self._terms.index >= 0, costs[self._terms.index], np.inf)
+        return np.where(self._index >= 0, costs[self._index], np.inf)
 
     def _suffixes(self, weights: FloatArray, table: FloatArray) -> FloatArray:
         """(M-1, W, L+1): the least cost of everything after cut m, when it lies after layer l."""
@@ -155,7 +154,7 @@ class Search:
     def _start(self, weights: FloatArray, suffixes: FloatArray, table: FloatArray | None = None) -> FloatArray:
         """(W,): the least total cost for each weighting: a lower bound of the minimum."""
         onward = suffixes[0] + np.einsum("wp,pl->wl", weights, self._per_cut[0, self._active])
-        first = np.where(self._terms.index[0, 0] >= 0, 0.0, np.inf) if table is None else table[0, 0]
+        first = np.where(self._index[0, 0] >= 0, 0.0, np.inf) if table is None else table[0, 0]
         least: FloatArray = weights @ self._base[self._active] + (first + onward).min(axis=1)
         return least
 

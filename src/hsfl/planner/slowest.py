@@ -21,23 +21,27 @@ def slowest_clients(slowness: FloatArray) -> npt.NDArray[np.int64]:
     """
     if slowness.shape[1] <= _FEW:
         return np.arange(slowness.shape[1])
-    largest, smallest = slowness.max(axis=1), slowness.min(axis=1)
-    differs = largest > smallest
-    if not differs.any():
-        return np.array([0])
-    varying = slowness if differs.all() else slowness[differs]
-    score = (1 / largest[differs]) @ varying
+    # Pivots: clients with a large sum of coefficients, each on the scale of its range, dominate many others.
+    sample = slowness[:, :: max(1, slowness.shape[1] // 1000)]
+    spread = sample.max(axis=1) - sample.min(axis=1)
+    score = np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0) @ slowness
+    rows = list(slowness)
     clients = np.arange(slowness.shape[1])
+    alive = len(clients)
     kept: list[int] = []
-    while len(clients) and len(kept) < _MAX_PASSES:
-        worst = int(np.argmax(score))  # the largest sum: dominated by none of the others, except equal ones
-        kept.append(int(clients[worst]))
-        survives = varying[0] > varying[0, worst]
-        for row in varying[1:]:
-            survives |= row > row[worst]
-        survivors = np.flatnonzero(survives)
-        wasteful = len(kept) > _FEW and len(survivors) > 0.9 * len(clients)
-        varying, score, clients = varying[:, survivors], score[survivors], clients[survivors]
-        if wasteful:
+    while alive and len(kept) < _MAX_PASSES:
+        pivot = int(np.argmax(score))
+        kept.append(int(clients[pivot]))
+        survives = rows[0] > rows[0][pivot]
+        for row in rows[1:]:
+            survives |= row > row[pivot]
+        survives &= score > -np.inf
+        before, alive = alive, int(np.count_nonzero(survives))
+        if alive < 0.6 * len(clients):  # copying what is left costs more than a few passes over it
+            left = np.flatnonzero(survives)
+            rows, score, clients = [row[left] for row in rows], score[left], clients[left]
+        else:
+            score[~survives] = -np.inf
+        if len(kept) > _FEW and alive > 0.98 * before:
             break
-    return np.sort(np.concatenate((kept, clients)).astype(np.int64))
+    return np.sort(np.concatenate((kept, clients[score > -np.inf])).astype(np.int64))

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from hsfl.errors import InfeasibleError
-from hsfl.planner.exact import ExactSolver, Solution, rescaled
+from hsfl.planner.exact import ExactSolver, Solution
 from hsfl.problem.plan import Plan
 from hsfl.theory.convergence import noise_floor
 
@@ -40,8 +40,7 @@ def optimize_step(solver: ExactSolver, *, gap: float = GAP, time_limit_s: float 
         return step * (epsilon - floor_per_step * step)
 
     def solve(drift_step: float, margin: float) -> Solution:
-        terms = rescaled(solver.terms, drift_step**3 / problem.step**2, margin)
-        return solver.solve(terms=terms)
+        return solver.solve(terms=solver.terms.rescaled(drift_step**3 / problem.step**2, margin))
 
     def lower_bound(low: float, high: float) -> float:
         peak = epsilon / (2 * floor_per_step) if floor_per_step else high

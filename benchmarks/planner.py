@@ -1,0 +1,221 @@
+"""Measure the planners against each other and against numpy; writes benchmarks/planner.md.
+
+    python benchmarks/planner.py [--quick]
+
+Every figure that matters is a ratio of times taken side by side in this one run; absolute times are for orientation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+import hsfl
+from hsfl.planner.bcd import solve_bcd
+from hsfl.planner.exact import ExactSolver, Solution
+from hsfl.planner.slowest import slowest_clients
+from hsfl.problem.problem import Problem
+from hsfl.problem.profile import LayerProfile
+from hsfl.problem.scenario import scenario_from_dict
+from hsfl.problem.system import System
+from hsfl.theory.objective import objective
+
+OUT = Path(__file__).with_suffix(".md")
+
+
+def seconds(function: Callable[[], object], repeats: int) -> float:
+    """The median time of a call, after one to warm up."""
+    function()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+def grown(num_clients: int, num_layers: int, num_tiers: int) -> Problem:
+    """The paper's system with more clients, its model with more (thinner) layers, and more tiers between."""
+    edges = max(2, num_clients // 4)
+    counts = [num_clients, *(max(2, edges // 4**m) for m in range(num_tiers - 2)), 1]
+    scenario = hsfl.load_scenario("paper")
+    raw = dict(scenario.raw)
+    device, edge, cloud = raw["tiers"]
+    middle = [edge | {"name": f"edge{m}", "entities": counts[m + 1]} for m in range(num_tiers - 2)]
+    for m, tier in enumerate(middle):
+        hosted = num_clients / counts[m + 1] / 4
+        tier["compute"] = {"uniform": [4e12 * hosted * 4**m, 6e12 * hosted * 4**m]}
+        for link in ("uplink", "downlink"):
+            tier[link] = {"uniform": [370e6 * hosted, 400e6 * hosted]}
+    raw["tiers"] = [device | {"entities": num_clients}, *middle, cloud | {"compute": 2.5e12 * num_clients}]
+    problem = scenario_from_dict(raw, "grown", None, scenario.measure).problem
+    return with_layers(problem, num_layers)
+
+
+def with_layers(problem: Problem, num_layers: int) -> Problem:
+    """The same model, its layers split or joined into `num_layers`, in a random but fixed way."""
+    if num_layers == problem.num_layers:
+        return problem
+    rng = np.random.default_rng(0)
+    profile, constants = problem.profile, problem.constants
+    at = np.linspace(0, len(profile) - 1, num_layers)
+    near = np.round(at).astype(int)
+    share = len(profile) / num_layers
+
+    def spread(values: np.ndarray) -> np.ndarray:
+        return values[near] * share * rng.uniform(0.5, 1.5, num_layers)
+
+    sizes = profile.activation_bits[near] * rng.uniform(0.5, 1.5, num_layers)
+    layers = LayerProfile(
+        tuple(f"layer{i + 1}" for i in range(num_layers)),
+        spread(profile.forward_flops),
+        spread(profile.backward_flops),
+        sizes,
+        sizes,
+        spread(profile.parameter_bits),
+        0 * sizes,
+    )
+    assert constants.gradient_second_moment is not None
+    scaled = replace(
+        constants,
+        gradient_variance=spread(constants.gradient_variance),
+        gradient_second_moment=spread(constants.gradient_second_moment),
+        gradient_dissimilarity=None,
+    )
+    return replace(problem, profile=layers, constants=scaled)
+
+
+def versus_bcd(repeats: int) -> list[str]:
+    lines = ["| scenario | bcd / exact time | exact | bcd | bcd's objective / optimum |", "|---|---|---|---|---|"]
+    for name in ("paper", "paper-mnist", "client-edge", "client-cloud", "four-tier", "tight-memory"):
+        problem = hsfl.load_scenario(name).problem
+        exact = seconds(lambda p=problem: ExactSolver(p).solve(), 20 * repeats)
+        slow = seconds(lambda p=problem: solve_bcd(p), repeats)
+        best, other = ExactSolver(problem).solve().plan, solve_bcd(problem)[0]
+        ratio = float(objective(problem, other.cuts, other.intervals) / objective(problem, best.cuts, best.intervals))
+        assert ratio > 1 - 1e-12, "bcd beat the proven optimum"
+        lines.append(f"| {name} | **{slow / exact:,.0f}** | {1e3 * exact:.2f} ms | {1e3 * slow:.0f} ms | {ratio:.4f} |")
+    return lines
+
+
+def growth_with_clients(sizes: list[int], repeats: int) -> list[str]:
+    lines = [
+        "| clients N | solve / numpy.max | solve | numpy.max | clients that can be the slowest | status |",
+        "|---|---|---|---|---|---|",
+    ]
+    for size in sizes:
+        problem = grown(size, 16, 3)
+        coefficients = problem.system.slowness
+        maximum = seconds(lambda c=coefficients: np.max(c), max(5, repeats))
+        solve = seconds(lambda p=problem: ExactSolver(p).solve(), repeats)
+        solution = ExactSolver(problem).solve()
+        few = len(slowest_clients(coefficients))
+        lines.append(
+            f"| {size:,} | **{solve / maximum:,.1f}** | {1e3 * solve:.2f} ms | {1e3 * maximum:.3f} ms | {few} | {_status(solution)} |"
+        )
+    return lines
+
+
+def growth_with_layers_and_tiers(cases: list[tuple[int, int, int]], repeats: int) -> list[str]:
+    lines = ["| L | M | N | cut vectors | by | solve | status |", "|---|---|---|---|---|---|---|"]
+    for layers, tiers, clients in cases:
+        problem = grown(clients, layers, tiers)
+        solve = seconds(lambda p=problem: ExactSolver(p).solve(), repeats)
+        solver = ExactSolver(problem)
+        how = "table" if solver.tabulated else "branch and bound"
+        lines.append(
+            f"| {layers} | {tiers} | {clients:,} | {solver.terms.segments.count:.3g} | {how} | {1e3 * solve:.4g} ms | "
+            f"{_status(solver.solve())} |"
+        )
+    return lines
+
+
+def _status(solution: Solution) -> str:
+    gap = 1 - solution.lower_bound / solution.ratio
+    return "proven optimal" if gap <= 1e-9 else f"gap {gap:.2g}"
+
+
+def cold_start(repeats: int) -> list[str]:
+    def run(*arguments: str) -> float:
+        return seconds(lambda: subprocess.run([sys.executable, *arguments], check=True, capture_output=True), repeats)
+
+    bare = run("-c", "pass")
+    imports = run("-c", "import numpy, pydantic, typer, rich.table, rich.console")
+    modules = run("-c", "import hsfl.cli, hsfl.report.tables, rich.console")
+    whole = run("-m", "hsfl.cli", "plan", "paper")
+    return [
+        "| | time | part of `hsfl plan paper` |",
+        "|---|---|---|",
+        f"| `python -c pass` | {1e3 * bare:.0f} ms | {100 * bare / whole:.0f} % |",
+        f"| + importing numpy, pydantic, typer, rich | {1e3 * imports:.0f} ms | {100 * imports / whole:.0f} % |",
+        f"| + importing hsfl | {1e3 * modules:.0f} ms | {100 * modules / whole:.0f} % |",
+        f"| `hsfl plan paper`: + reading, planning, printing | {1e3 * whole:.0f} ms | 100 % |",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="smaller sizes; writes nothing")
+    quick = parser.parse_args().quick
+    repeats = 3 if quick else 7
+    clients = [20, 1000] if quick else [20, 1000, 10_000, 100_000, 1_000_000]
+    cases = [(16, 2, 20), (16, 3, 20), (16, 4, 100)]
+    if not quick:
+        cases += [(16, 5, 1000), (16, 6, 1000), (50, 3, 1000), (100, 3, 1000), (200, 3, 1000)]
+        cases += [(200, 4, 1000), (200, 4, 100_000), (200, 5, 1000), (200, 6, 1000)]
+    machine = f"{os.cpu_count()} cores of {_processor()}, {platform.system()}"
+    versions = f"Python {platform.python_version()}, numpy {np.__version__}"
+    text = "\n".join(
+        [
+            "# How fast planning is",
+            "",
+            f"Written by `make bench` (`python benchmarks/planner.py`) on {machine}; {versions}. Ratios are of medians taken "
+            "side by side in one run; absolute times are for orientation.",
+            "",
+            "## Exact against the paper's algorithm",
+            "",
+            "`exact` returns the proven optimum; `bcd` is the paper's Algorithm 2 with HiGHS.",
+            "",
+            *versus_bcd(repeats),
+            "",
+            "## Growth with the number of clients",
+            "",
+            "The paper's system with more devices and edge servers. Next to it, one `numpy.max` over the same coefficient "
+            "arrays (seconds per FLOP and per bit of every client in every tier).",
+            "",
+            *growth_with_clients(clients, repeats),
+            "",
+            "## Growth with layers and tiers",
+            "",
+            *growth_with_layers_and_tiers(cases, 1 if quick else 3),
+            "",
+            "## From a cold start",
+            "",
+            *cold_start(repeats),
+            "",
+        ]
+    )
+    print(text)
+    if not quick:
+        OUT.write_text(text)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or "an unknown processor"
+
+
+if __name__ == "__main__":
+    main()
