@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hsfl.errors import InfeasibleError
+from hsfl.planner.bcd import solve_bcd
 from hsfl.planner.exact import ExactSolver
 from hsfl.planner.result import Evaluation, evaluate_plan
 from hsfl.planner.terms import Segments, Terms
@@ -64,6 +65,9 @@ def alternatives(problem: Problem, plan: Plan, *, allow_empty_tiers: bool = Fals
     def cuts() -> tuple[int, ...]:
         return random_cuts(solver.terms.segments, rng)
 
+    if solver.tabulated:
+        bcd, _ = solve_bcd(problem, allow_empty_tiers=allow_empty_tiers)
+        yield single("BCD", "the paper's Algorithm 2, without proof", bcd)
     yield single("full sync", "every tier averaged every round, the planned cuts", every_round)
     yield single(
         "full sync + MS", "every tier averaged every round, the best cuts for that", best_cuts(every_round.intervals)

@@ -20,8 +20,8 @@ from hsfl.planner.terms import Terms
 from hsfl.problem.plan import NEVER, Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
-from hsfl.theory.convergence import quadratic
-from hsfl.theory.latency import split_latency
+from hsfl.theory.convergence import drift_coefficients, quadratic
+from hsfl.theory.latency import latency_by_cut, split_latency
 from hsfl.theory.objective import objective
 
 _ITERATIONS = 100
@@ -82,11 +82,9 @@ def newton_jacobi(fixed_s: float, b: FloatArray, q: FloatArray, margin: float) -
     """
     q2, q1, q0 = q
     drifting = (q2 > 0) | (q1 > 0)
-    intervals = np.where(drifting, 1.0, float(NEVER))
-    if not drifting.any():
-        return intervals
-    scale = np.sqrt(margin / max(np.sum(np.abs(q2) + np.abs(q1)), 1e-300))
-    intervals = np.where(drifting, max(0.5 * scale, 1e-6) if scale < 2 else min(1.0, scale / 2), intervals)
+    within_margin = (q2 + q1 + q0).sum() < margin
+    start = 1.0 if within_margin else 0.5 * float(np.sqrt(margin / q2.sum()))
+    intervals = np.where(drifting, start, float(NEVER))
     for _ in range(2000):
         cost, drift = b / intervals, (q2 * intervals + q1) * intervals + q0
         A = fixed_s + cost.sum() - cost
@@ -95,7 +93,9 @@ def newton_jacobi(fixed_s: float, b: FloatArray, q: FloatArray, margin: float) -
         slope = (6 * A * q2 * intervals + 2 * (A * q1 + 3 * b * q2)) * intervals + 2 * b * q1
         step = np.where(drifting & (slope > 0), xi / np.where(slope > 0, slope, 1.0), 0.0)
         step = np.clip(step, -4 * intervals, 0.75 * intervals)
-        while ((q2 * (intervals - step) + q1) * (intervals - step) + q0).sum() >= margin:
+        for _ in range(60):
+            if ((q2 * (intervals - step) + q1) * (intervals - step) + q0).sum() < margin:
+                break
             step = step / 2
         intervals = intervals - step
         if (np.abs(step) <= 1e-13 * intervals).all():
@@ -154,19 +154,11 @@ class CutStep:
         return tuple(int(c) + 1 for c in result.x[:-1].reshape(M - 1, L).argmax(axis=1))
 
     def _constraints(self, allow_empty_tiers: bool) -> None:
-        from hsfl.theory.convergence import drift_coefficients
-
         problem, index, M, L = self._problem, self._terms.segments.index, self._M, self._L
         self._drift_ML = drift_coefficients(problem)
         slowness = problem.system.slowness[:, slowest_clients(problem.system.slowness)]
-        f, up, down = slowness[:M], slowness[M : 2 * M - 1], slowness[2 * M - 1 :]
-        b, profile, work = problem.batch_size, problem.profile, problem.work_flops
-        base = work[-1] * f[-1]
-        per_cut = (
-            (f[:-1] - f[1:])[:, :, None] * work[1:]
-            + up[:, :, None] * (b * profile.activation_bits)
-            + down[:, :, None] * (b * profile.gradient_bits)
-        )
+        base, per_cut = latency_by_cut(problem, slowness)
+        per_cut = per_cut[:, :, 1:]
         self._scale = float(base.max() + per_cut.max(axis=2).sum(axis=0).max()) or 1.0
         rows: list[FloatArray] = []
         lower: list[float] = []

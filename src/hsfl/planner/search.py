@@ -16,6 +16,7 @@ import numpy as np
 from hsfl.planner.terms import IntArray, Terms
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
+from hsfl.theory.latency import latency_by_cut
 
 _BLOCK = 400_000
 _ASCENT_STEPS = 40
@@ -35,17 +36,8 @@ class Search:
     """Minimises T_S plus the tiers' costs, for as many prices as asked."""
 
     def __init__(self, problem: Problem, terms: Terms, slowness: FloatArray) -> None:
-        M, L = problem.system.num_tiers, problem.num_layers
-        f, up, down = slowness[:M], slowness[M : 2 * M - 1], slowness[2 * M - 1 :]
-        b, profile, work = problem.batch_size, problem.profile, problem.work_flops
-        activations = np.concatenate(([0.0], b * profile.activation_bits))
-        gradients = np.concatenate(([0.0], b * profile.gradient_bits))
-        self._index, self._M, self._L = terms.segments.index, M, L
-        # T_n(c) = base_n + sum_m per_cut[m, n, c_m]: the regrouping of the latency by cuts.
-        self._base = work[-1] * f[-1]
-        self._per_cut = (
-            (f[:-1] - f[1:])[:, :, None] * work + up[:, :, None] * activations + down[:, :, None] * gradients
-        )
+        self._index, self._M, self._L = terms.segments.index, problem.system.num_tiers, problem.num_layers
+        self._base, self._per_cut = latency_by_cut(problem, slowness)
         self._active: list[int] = []
 
     def latencies(self, cuts: IntArray) -> FloatArray:

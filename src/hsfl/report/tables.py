@@ -129,9 +129,10 @@ def round_bars(problem: Problem, evaluation: Evaluation) -> Table:
         if seconds:
             rows.append((f"averaging {names[m]}", seconds / evaluation.plan.intervals[m], "yellow"))
     total = sum(seconds for _, seconds, _ in rows) or 1.0
+    longest = max(seconds for _, seconds, _ in rows) or 1.0
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, seconds, style in rows:
-        length = round(_BAR * seconds / total)
+        length = round(_BAR * seconds / longest)
         table.add_row(
             name, Text("█" * length or "▏", style=style), format_seconds(seconds), f"{100 * seconds / total:.0f} %"
         )

@@ -53,6 +53,20 @@ def round_parts(problem: Problem, cuts: npt.ArrayLike, clients: Sequence[int] | 
     return RoundParts(parts[..., :M], parts[..., M : 2 * M - 1], parts[..., 2 * M - 1 :])
 
 
+def latency_by_cut(problem: Problem, slowness: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """T_n(c) regrouped by cuts, for clients given by columns of `System.slowness`: (P,) and (M-1, P, L+1).
+
+    T_n(c) = base_n + sum_m g_{m,n}(c_m), with base_n = W_L / f_{M,n} and
+    g_{m,n}(l) = W_l (1/f_{m,n} - 1/f_{m+1,n}) + b psi_l / r^A_{m,n} + b chi_l / r^G_{m,n}.
+    """
+    M, b, profile, work = problem.system.num_tiers, problem.batch_size, problem.profile, problem.work_flops
+    f, up, down = slowness[:M], slowness[M : 2 * M - 1], slowness[2 * M - 1 :]
+    activations = np.concatenate(([0.0], b * profile.activation_bits))
+    gradients = np.concatenate(([0.0], b * profile.gradient_bits))
+    per_cut = (f[:-1] - f[1:])[:, :, None] * work + up[:, :, None] * activations + down[:, :, None] * gradients
+    return work[-1] * f[-1], per_cut
+
+
 def split_latency(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
     """T_S(c) = max_n T_n(c): (...)."""
     demand = demands(problem, cuts)
