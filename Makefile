@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint bench profiles docs clean
+.PHONY: demo test lint bench docs clean
 
 demo: .venv/base  ## Plan the paper's scenario and show the result
 	@mkdir -p out
@@ -21,9 +21,6 @@ lint: .venv/dev  ## Style and types
 
 bench: .venv/dev  ## Measure the planner; writes benchmarks/planner.md
 	$(BIN)/python benchmarks/planner.py
-
-profiles: .venv/dev  ## Measure the built-in models' layer profiles again
-	$(BIN)/python -m hsfl.models.measure
 
 docs: .venv/base  ## Write docs/scenario.md from the schema
 	$(BIN)/python docs/generate.py

@@ -26,7 +26,6 @@ from hsfl.planner.slowest import slowest_clients
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import LayerProfile
 from hsfl.problem.scenario import scenario_from_dict
-from hsfl.problem.system import System
 from hsfl.theory.objective import objective
 
 OUT = Path(__file__).with_suffix(".md")
@@ -120,7 +119,8 @@ def growth_with_clients(sizes: list[int], repeats: int) -> list[str]:
         solution = ExactSolver(problem).solve()
         few = len(slowest_clients(coefficients))
         lines.append(
-            f"| {size:,} | **{solve / maximum:,.1f}** | {1e3 * solve:.2f} ms | {1e3 * maximum:.3f} ms | {few} | {_status(solution)} |"
+            f"| {size:,} | **{solve / maximum:,.1f}** | {1e3 * solve:.2f} ms | {1e3 * maximum:.3f} ms | {few:,} | "
+            f"{_status(solution)} |"
         )
     return lines
 
@@ -178,8 +178,8 @@ def main() -> None:
         [
             "# How fast planning is",
             "",
-            f"Written by `make bench` (`python benchmarks/planner.py`) on {machine}; {versions}. Ratios are of medians taken "
-            "side by side in one run; absolute times are for orientation.",
+            f"Written by `make bench` (`python benchmarks/planner.py`) on {machine}; {versions}. Ratios are of medians "
+            "taken side by side in one run; absolute times are for orientation.",
             "",
             "## Exact against the paper's algorithm",
             "",
@@ -189,8 +189,8 @@ def main() -> None:
             "",
             "## Growth with the number of clients",
             "",
-            "The paper's system with more devices and edge servers. Next to it, one `numpy.max` over the same coefficient "
-            "arrays (seconds per FLOP and per bit of every client in every tier).",
+            "The paper's system with more devices and edge servers. Next to it, one `numpy.max` over the same "
+            "coefficient arrays (seconds per FLOP and per bit of every client in every tier).",
             "",
             *growth_with_clients(clients, repeats),
             "",

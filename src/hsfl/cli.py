@@ -58,7 +58,9 @@ def plan(
         Path | None,
         typer.Option(metavar="FILE.png", help="Draw the objective over the cuts, or the sweep, into a file."),
     ] = None,
-    time_limit: Annotated[float, typer.Option(min=0.0, help="Seconds the exact method may search.")] = 60.0,
+    time_limit: Annotated[
+        float, typer.Option(min=0.0, help="Seconds a search among too many cuts to list may take.")
+    ] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Find the best cuts and intervals for a scenario."""

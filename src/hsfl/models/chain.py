@@ -8,18 +8,9 @@ two legal cuts (a residual block, say) stays whole.
 
 from __future__ import annotations
 
-import functools
-import inspect
 import itertools
-import linecache
-import os
-import sys
-import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -28,10 +19,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.flop_counter import FlopCounterMode
 
 from hsfl.errors import ModelError
-
-_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
-_FACTORIES = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "zeros")
-_NORMALIZATIONS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+from hsfl.models.trace import NORMALIZATIONS, Tracer, attribute, cannot_cut, describe, first_line, trace, undisturbed
 
 
 def chain(model: nn.Module, example: torch.Tensor) -> nn.Sequential:
@@ -43,12 +31,12 @@ def chain(model: nn.Module, example: torch.Tensor) -> nn.Sequential:
     A model that has fewer than two layers raises `ModelError`.
     """
     if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
-        raise _error(model, f"the shape of parameter {lazy[0]} is not known yet; run the model on a batch first")
-    traced = _trace(model)
+        raise cannot_cut(model, f"the shape of parameter {lazy[0]} is not known yet; run the model on a batch first")
+    traced = trace(model)
     flow = _Flow(model, traced, example)
     parts = flow.layers()
     if len(parts) < 2:
-        raise _error(model, flow.obstacle())
+        raise cannot_cut(model, flow.obstacle())
     state = model.state_dict().keys()
     layers = nn.Sequential()
     entry = flow.input
@@ -58,196 +46,6 @@ def chain(model: nn.Module, example: torch.Tensor) -> nn.Sequential:
     for module in (layers, *layers):
         module.training = model.training
     return layers
-
-
-@contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluate `model` without gradients, leaving its mode and the random state as they were."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        _set_mode(model, training=False)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-def _set_mode(model: nn.Module, *, training: bool) -> None:
-    """Set the flags alone: train() can be overridden to do more, such as merging adapters."""
-    for module in model.modules():
-        module.training = training
-
-
-def _error(model: nn.Module, reason: str) -> ModelError:
-    return ModelError(f"{type(model).__name__} cannot be cut into layers: {reason}")
-
-
-class _Tracer(fx.Tracer):
-    """Follows the one input, keeps buffers as references and notes the source line of every operation."""
-
-    proxy_buffer_attributes = True
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        if _is_plain_sequential(self.root):
-            return not _is_plain_sequential(m)
-        stateless = next(itertools.chain(m.parameters(), m.buffers()), None) is None
-        return stateless or isinstance(m, _NORMALIZATIONS) or super().is_leaf_module(m, module_qualified_name)
-
-    def create_args_for_root(
-        self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
-    ) -> tuple[Any, list[Any]]:
-        """One placeholder for the first argument; the others keep their default values."""
-        _, name, *_ = (*inspect.signature(root_fn).parameters, "input")
-        return root_fn, [self.root, self.create_proxy("placeholder", name, (), {})]
-
-    def create_node(self, kind: str, *args: Any, **kwargs: Any) -> fx.Node:
-        node = super().create_node(kind, *args, **kwargs)
-        if kind not in ("placeholder", "output") and (frame := _model_frame()):
-            node.meta["source"] = _quote(frame, frame.f_lineno)
-        return node
-
-    def to_bool(self, obj: fx.Proxy) -> bool:
-        """An assertion about the input holds while tracing; any other branch on it cannot be followed."""
-        frame = _model_frame()
-        if frame and linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("assert "):
-            return True
-        raise fx.proxy.TraceError("it branches on what the input holds")
-
-    def iter(self, obj: fx.Proxy) -> Iterator[Any]:
-        raise fx.proxy.TraceError("it loops over what the input holds")
-
-
-def _is_plain_sequential(module: nn.Module) -> bool:
-    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
-
-
-def _model_frame() -> FrameType | None:
-    """The innermost frame of the model's own code during a trace."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame and _is_internal(frame):
-        frame = None if frame.f_code is _trace_once.__code__ else frame.f_back
-    return frame
-
-
-def _is_internal(frame: FrameType) -> bool:
-    return frame.f_code.co_filename == __file__ or frame.f_code.co_filename.startswith(_TORCH)
-
-
-def _quote(frame: FrameType, line: int) -> str:
-    file = frame.f_code.co_filename
-    text = linecache.getline(file, line).strip()
-    place = f"{Path(file).name}:{line}"
-    return f"`{text}` ({place})" if text else place
-
-
-def _trace(model: nn.Module) -> fx.GraphModule:
-    """Trace in both modes: a graph is right only if it is the same when training and when evaluating."""
-    inputs = inspect.signature(model.forward).parameters.values()
-    required = [p.name for p in inputs if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if len(required) > 1 or not inputs:
-        names = f" ({', '.join(required)})" if required else ""
-        raise _error(
-            model,
-            f"forward takes {len(required)} inputs{names} and a chain passes one tensor on; "
-            "keep one input and compute the others inside forward or give them default values",
-        )
-    with undisturbed(model):
-        evaluating = _trace_once(model)
-        _set_mode(model, training=True)
-        training = _trace_once(model)
-    for ours, theirs in itertools.zip_longest(evaluating.graph.nodes, training.graph.nodes):
-        if not (ours and theirs and _is_same(evaluating, ours, training, theirs)):
-            raise _error(
-                model,
-                f"{_describe(theirs or ours)} depends on self.training or on chance, which a trace would freeze; "
-                "use a module such as nn.Dropout, or make it part of one module in an nn.Sequential",
-            )
-    return evaluating
-
-
-def _trace_once(model: nn.Module) -> fx.GraphModule:
-    attributes = {*vars(model)}
-    tracer = _Tracer()
-    try:
-        with _factories_recorded(tracer):
-            graph = tracer.trace(model)
-        return fx.GraphModule(model, graph)
-    except Exception as error:
-        raise _error(
-            model,
-            f"{_locate(model, error)} cannot be traced ({_first_line(error)}); "
-            "make it part of one module in an nn.Sequential, whose modules are taken as they are",
-        ) from None
-    finally:
-        for constant in vars(model).keys() - attributes:
-            delattr(model, constant)
-
-
-@contextmanager
-def _factories_recorded(tracer: _Tracer) -> Iterator[None]:
-    """Let tensors be made from traced sizes: torch's factories take only some forms of them by themselves."""
-
-    def recorded(factory: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if _holds_proxy([*args, *kwargs.values()]):
-                return tracer.create_proxy("call_function", factory, args, kwargs)
-            return factory(*args, **kwargs)
-
-        return call
-
-    factories = {name: getattr(torch, name) for name in _FACTORIES}
-    try:
-        for name, factory in factories.items():
-            setattr(torch, name, recorded(factory))
-        yield
-    finally:
-        for name, factory in factories.items():
-            setattr(torch, name, factory)
-
-
-def _holds_proxy(value: Any) -> bool:
-    return isinstance(value, fx.Proxy) or (isinstance(value, list | tuple) and any(map(_holds_proxy, value)))
-
-
-def _locate(model: nn.Module, error: Exception) -> str:
-    """The line of the model's code that raised `error` and the path of its module."""
-    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if not _is_internal(frame)]
-    if not frames:
-        return "the forward pass"
-    paths = {id(module): path for path, module in model.named_modules()}
-    path = next((p for frame, _ in reversed(frames) if (p := paths.get(id(frame.f_locals.get("self"))))), "")
-    return _quote(*frames[-1]) + (f" in {path}" if path else "")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-def _is_same(a: fx.GraphModule, node: fx.Node, b: fx.GraphModule, other: fx.Node) -> bool:
-    if node.op == other.op == "get_attr" and node.target == other.target:
-        return torch.equal(_attribute(a, node), _attribute(b, other))
-    ours, theirs = (
-        (n.op, n.target, fx.map_arg(n.args, lambda a: a.name), fx.map_arg(n.kwargs, lambda a: a.name))
-        for n in (node, other)
-    )
-    return ours == theirs
-
-
-def _attribute(root: nn.Module, node: fx.Node) -> Any:
-    return functools.reduce(getattr, str(node.target).split("."), root)
-
-
-def _describe(node: fx.Node) -> str:
-    source = node.meta.get("source")
-    match node.op:
-        case "placeholder":
-            return f"the input {node.target}"
-        case "output":
-            return "the output"
-        case "call_module":
-            return f"{node.target} in {source}" if source else str(node.target)
-    return source or node.name
 
 
 class _Observer(fx.Interpreter):
@@ -273,7 +71,7 @@ class _Observer(fx.Interpreter):
                 result = super().run_node(n)
         except Exception as error:
             raise ModelError(
-                f"{self._rejection} {_describe(n)} ({_first_line(error)}); give the shape the model was made for"
+                f"{self._rejection} {describe(n)} ({first_line(error)}); give the shape the model was made for"
             ) from None
         self.flops[n] = counter.get_total_flops()
         self.overwrites[n] = {_storage(t) for t, version in zip(inputs, versions, strict=True) if t._version != version}
@@ -301,7 +99,7 @@ class _Flow:
         self.result = output.args[0]
         if not (isinstance(self.result, fx.Node) and isinstance(self._seen.env[self.result], torch.Tensor)):
             given = type(self._seen.env[output]).__name__
-            raise _error(model, f"forward returns a {given}; return the one tensor that the loss is computed from")
+            raise cannot_cut(model, f"forward returns a {given}; return the one tensor that the loss is computed from")
         self._operations = [node for node in nodes if node.op.startswith("call")]
         self._position = {node: i for i, node in enumerate(self._operations)}
         self._position |= {self.input: -1, output: len(self._operations)}
@@ -344,7 +142,7 @@ class _Flow:
             sources = node.all_input_nodes
             owned = [owners[source] for source in sources if source in owners]
             if node.op == "get_attr":
-                if isinstance(_attribute(self._traced, node), nn.Parameter):
+                if isinstance(attribute(self._traced, node), nn.Parameter):
                     owners[node] = node.target.rpartition(".")[0] or node.target
             elif node.op == "call_module":
                 if _is_weight_layer(self._traced.get_submodule(node.target)):
@@ -364,7 +162,7 @@ class _Flow:
         names = {id(tensor): name for name, tensor in named}
         uses: dict[str, list[int]] = {}
         for position, node in enumerate(self._operations):
-            held = [_attribute(self._traced, source) for source in node.all_input_nodes if source.op == "get_attr"]
+            held = [attribute(self._traced, source) for source in node.all_input_nodes if source.op == "get_attr"]
             if node.op == "call_module":
                 module = self._traced.get_submodule(node.target)
                 held += [*module.parameters(), *module.buffers()]
@@ -374,7 +172,7 @@ class _Flow:
         for name, positions in uses.items():
             first, last = positions[0], positions[-1]
             text = (
-                f"{name} is used at {_describe(self._operations[first])} and at {_describe(self._operations[last])}; "
+                f"{name} is used at {describe(self._operations[first])} and at {describe(self._operations[last])}; "
                 f"untie it: give each layer a {name.split()[0]} of its own"
             )
             for cut in range(first, last):
@@ -395,13 +193,11 @@ class _Flow:
             live = [value for value in (*live, node) if last_use[value] > cut]
             values = [self._seen.env[value] for value in live]
             if not live:
-                self._obstacles[cut].append(f"nothing after {_describe(node)} depends on the input; pass its result on")
+                self._obstacles[cut].append(f"nothing after {describe(node)} depends on the input; pass its result on")
             elif len(live) > 1 or not isinstance(values[0], torch.Tensor):
                 self._obstacles[cut] += [self._needed_later(value) for value in live]
             elif overwritten.get(_storage(values[0]), -1) > cut:
-                self._obstacles[cut].append(
-                    f"{_describe(live[0])} is overwritten in place later; write to a new tensor"
-                )
+                self._obstacles[cut].append(f"{describe(live[0])} is overwritten in place later; write to a new tensor")
             if not self._obstacles[cut]:
                 self._crossing[cut] = live[0]
 
@@ -412,11 +208,11 @@ class _Flow:
             if isinstance(self._seen.env[node], torch.Tensor)
             else "it is not a tensor: read it from the tensor that each block receives"
         )
-        return f"what {_describe(node)} gives is still needed at {_describe(user)}; {remedy}"
+        return f"what {describe(node)} gives is still needed at {describe(user)}; {remedy}"
 
 
 def _is_weight_layer(module: nn.Module) -> bool:
-    return not isinstance(module, _NORMALIZATIONS) and any(p.ndim > 1 for p in module.parameters())
+    return not isinstance(module, NORMALIZATIONS) and any(p.ndim > 1 for p in module.parameters())
 
 
 class _Constant(nn.Module):
@@ -435,13 +231,13 @@ class _Constant(nn.Module):
 def _layer(
     traced: fx.GraphModule, entry: fx.Node, operations: list[fx.Node], result: fx.Node, state: Collection[str]
 ) -> fx.GraphModule:
-    graph = fx.Graph(tracer_cls=_Tracer)
+    graph = fx.Graph(tracer_cls=Tracer)
     copies = {entry: graph.placeholder("input")}
     attributes: dict[str, Any] = {}
 
     def copied(node: fx.Node) -> fx.Node:
         if node not in copies:
-            target, value = str(node.target), _attribute(traced, node)
+            target, value = str(node.target), attribute(traced, node)
             if target in state:
                 copies[node] = graph.get_attr(target)
                 attributes[target] = value

@@ -18,7 +18,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from hsfl.errors import ModelError
-from hsfl.models.chain import chain, undisturbed
+from hsfl.models.chain import chain
+from hsfl.models.trace import undisturbed
 from hsfl.problem.profile import OPTIMIZER_STATE_COPIES, LayerProfile
 
 #: Samples in the counted batch; one would be too few for batch normalisation.

@@ -45,7 +45,10 @@ class Solution:
 
 
 class ExactSolver:
-    """Solves one problem, as often as needed: for all intervals or given ones, at other steps."""
+    """Solves one problem, as often as needed: for all intervals or given ones, at other steps.
+
+    `time_limit_s` is for all its searches together; tables, which are fast, are not limited.
+    """
 
     def __init__(
         self,
@@ -60,7 +63,7 @@ class ExactSolver:
         self.terms = Terms.of(problem, segments, allow_empty_tiers=allow_empty_tiers)
         self._segments = self.terms.segments
         self._slowness = problem.system.slowness[:, slowest_clients(problem.system.slowness)]
-        self._time_limit_s = time_limit_s
+        self._deadline = time.perf_counter() + time_limit_s
         if not self._segments.count:
             raise InfeasibleError(memory_shortfall(problem, allow_empty_tiers))
         self.tabulated = self._segments.count * self._slowness.shape[1] <= table_limit
@@ -117,7 +120,6 @@ class ExactSolver:
 
     def _solve_by_search(self, terms: Terms, given: Sequence[int] | None) -> Solution:
         search = Search(self.problem, terms, self._slowness)
-        deadline = time.perf_counter() + self._time_limit_s
         fixed = None if given is None else np.asarray(given, dtype=float)[self._segments.tier]
 
         def intervals_at(price: float) -> FloatArray:
@@ -135,7 +137,7 @@ class ExactSolver:
             raise InfeasibleError(_OFF_TARGET)
         while True:
             intervals = intervals_at(price)
-            minimum = search.minimise(terms.cost(intervals, price), cuts, deadline)
+            minimum = search.minimise(terms.cost(intervals, price), cuts, self._deadline)
             ratio = ratio_at(minimum.cuts, intervals)
             if not ratio < price * (1 - _ROUNDING):
                 break

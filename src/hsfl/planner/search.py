@@ -51,7 +51,7 @@ class Search:
         """A lower bound of T_S over all cut vectors."""
         free = np.where(self._index >= 0, 0.0, np.inf)
         weights, _ = self._ascend(free)
-        return float(self._start(weights, self._suffixes(weights, free)).min())
+        return float(self._start(weights, self._suffixes(weights, free)).max())
 
     def path(self, costs: FloatArray) -> IntArray:
         """The cut vector with the least sum of the tiers' costs (S,), latency left aside; None costs are infinite."""

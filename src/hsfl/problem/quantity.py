@@ -24,9 +24,9 @@ class Quantity:
     numbers: tuple[float, ...]
 
     def draw(self, count: int, rng: np.random.Generator) -> FloatArray:
-        """One number per entity. A longer draw from the same generator state starts with the shorter one.
+        """One number per entity; normal draws are repeated until positive.
 
-        Normal draws are repeated until positive; sigma of a lognormal is that of the natural logarithm.
+        Growing a tier keeps what its first entities drew, except where a normal draw had to be repeated.
         """
         if self.form == "list":
             return np.array(self.numbers)

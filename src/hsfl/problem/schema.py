@@ -46,10 +46,12 @@ class TrainingSection(_Section):
 
     batch_size: int = Field(ge=1, le=10**9, description="Samples per client and round (b).")
     learning_rate: Positive = Field(
-        description="Step of an update; step and smoothness: learning_rate <= 1/smoothness."
+        description="Step of an update; with momentum counted (below) it must be at most 1/smoothness."
     )
     optimizer: Literal["sgd", "momentum", "adam", "adamw"] = Field(
-        "sgd", description="sgd | momentum | adam | adamw: decides the memory of the optimiser's state."
+        "sgd",
+        description="sgd | momentum | adam | adamw: the optimiser's state takes 0, 1, 2 and 2 copies of the "
+        "parameters, unless the layer profile says otherwise (optimizer_bits).",
     )
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = Field(
         None,

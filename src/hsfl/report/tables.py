@@ -169,11 +169,13 @@ def compare_table(result: PlanResult, others: Sequence[Alternative]) -> Renderab
     for alternative in others:
         legend.add_row(Text(f"  {alternative.name}", style="dim"), Text(alternative.what, style="dim"))
     notes: list[RenderableType] = [table, legend]
-    faster = [a.name for a in others if a.evaluation and a.evaluation.objective_s < result.objective_s * (1 - 1e-9)]
+    faster = [a for a in others if a.evaluation and a.evaluation.objective_s < result.objective_s * (1 - 1e-9)]
     if faster:
-        relays = all(name.startswith("no ") for name in faster)
-        remedy = "--allow-empty-tiers plans for tiers that only relay" if relays else "--method exact finds the optimum"
-        notes.append(Text(f"Faster than this plan: {', '.join(faster)}. {remedy}.", style="yellow"))
+        relaying = any(len(a.evaluation.plan.cuts) == len(result.cuts) for a in faster if a.evaluation)
+        remedy = (
+            " --allow-empty-tiers plans for tiers that only relay." if relaying and result.method == "exact" else ""
+        )
+        notes.append(Text(f"Faster than this plan: {', '.join(a.name for a in faster)}.{remedy}", style="yellow"))
     return Group(*notes)
 
 

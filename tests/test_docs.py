@@ -1,0 +1,186 @@
+"""The documentation is true of the code: generated pages, examples, links, commands, names."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer
+
+import hsfl
+import hsfl.cli
+from tests.test_architecture import ALLOWED, CONFINED
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+GUIDES = [page for page in PAGES if page.parent.name == "docs" or page.name in ("README.md", "CONTRIBUTING.md")]
+SHELL = ("", "sh", "bash", "console", "text")
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def fenced(page: Path) -> Iterator[tuple[str, str]]:
+    """Language and text of every fenced block."""
+    pattern = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", flags=re.MULTILINE | re.DOTALL)
+    for match in pattern.finditer(page.read_text(encoding="utf-8")):
+        yield match[2], "".join(line.removeprefix(match[1]) for line in match[3].splitlines(keepends=True))
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return re.sub(r"^( *)```.*?^\1```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def blocks(*languages: str) -> list[Any]:
+    found = [(page, n, text) for page in GUIDES for n, (name, text) in enumerate(fenced(page)) if name in languages]
+    return [pytest.param(text, id=f"{page_id(page)}-{n}") for page, n, text in found]
+
+
+@pytest.fixture
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_scenario_page_is_up_to_date(generate: ModuleType) -> None:
+    assert generate.main(["--check"]) == 0, "run  make docs"
+
+
+def test_check_notices_what_is_out_of_date(generate: ModuleType, tmp_path: Path) -> None:
+    generate.OUT = tmp_path / "scenario.md"
+    assert generate.main(["--check"]) == 1
+    generate.OUT.write_text(generate.text() + "\n")
+    assert generate.main(["--check"]) == 1
+    assert generate.main([]) == 0 == generate.main(["--check"])
+    assert generate.OUT.read_text() == (ROOT / "docs" / "scenario.md").read_text()
+
+
+@pytest.mark.parametrize("text", [p for p in blocks("toml") if "[[tiers]]" in p.values[0]])
+def test_example_scenarios_plan(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "example.toml"
+    file.write_text(text, encoding="utf-8")
+    result = hsfl.plan(file)
+    assert result.status == "optimal" and result.evaluation.fits_memory
+    assert max(result.intervals) > 1, "an example in which nothing is decided"
+
+
+@pytest.mark.parametrize("text", blocks("python"))
+def test_python_examples_print_what_they_say(text: str) -> None:
+    """Where `print(...)` ends in a comment, that is what it prints."""
+    said = re.findall(r"^print\(.*\)(?:  # (.*))?$", text, flags=re.MULTILINE)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(text, "example", "exec"), {})
+    printed = out.getvalue().splitlines()
+    assert len(printed) == len(said)
+    assert [p for p, s in zip(printed, said, strict=True) if s] == [s for s in said if s]
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        assert file.exists(), f"{page_id(page)} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", prose(file), flags=re.MULTILINE)
+            assert anchor in map(slug, headings), f"{page_id(page)} links to {target}"
+
+
+def quoted_commands() -> list[Any]:
+    found = []
+    for page in GUIDES:
+        for language, text in fenced(page):
+            for line in text.splitlines() if language in SHELL else []:
+                if match := re.match(r"(?:\$ )?(?:\.venv/bin/)?hsfl (.*)", line):
+                    found.append(pytest.param(match[1], id=f"{page_id(page)}: {match[0]}"))
+    return found
+
+
+def check_command(line: str) -> None:
+    """Parse, but do not run, what follows `hsfl`."""
+    name, *arguments = shlex.split(line, comments=True)
+    commands = typer.main.get_command(hsfl.cli.app).commands  # type: ignore[attr-defined]
+    assert name in commands, f"hsfl has no command {name}"
+    try:
+        commands[name].make_context(name, arguments)
+    except Exception as error:
+        said = error.format_message() if hasattr(error, "format_message") else error
+        raise AssertionError(f"hsfl {line}: {said}") from error
+
+
+@pytest.mark.parametrize("line", quoted_commands())
+def test_quoted_commands_exist(line: str) -> None:
+    check_command(line)
+
+
+@pytest.mark.parametrize("line", ["plant paper", "plan paper --metod bcd", "plan", "profile vgg16 --batch-size x"])
+def test_a_wrong_command_would_be_noticed(line: str) -> None:
+    with pytest.raises(AssertionError, match=r"no command|No such option|Missing argument|Invalid value"):
+        check_command(line)
+
+
+def test_there_are_commands_to_check() -> None:
+    assert {param.values[0].split()[0] for param in quoted_commands()} >= {"plan", "init", "profile"}
+
+
+def resolve(path: str) -> None:
+    """Follow a dotted path below hsfl: packages, modules, attributes, and fields that have no default."""
+    value: Any = hsfl
+    for name in path.split("."):
+        if hasattr(value, "__path__"):
+            with contextlib.suppress(ModuleNotFoundError):
+                value = importlib.import_module(f"{value.__name__}.{name}")
+                continue
+        declared = getattr(value, "__dataclass_fields__", {}) | getattr(value, "model_fields", {})
+        assert hasattr(value, name) or name in declared, f"hsfl.{path}: there is no {name}"
+        value = getattr(value, name, None)
+
+
+def named_in(page: Path) -> list[str]:
+    packages = "|".join(sorted(ALLOWED.keys() - {"__init__"}))
+    return re.findall(rf"`((?:{packages})(?:\.[A-Za-z_]\w*)+)`", prose(page))
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=page_id)
+def test_names_of_the_code_exist(page: Path) -> None:
+    for path in named_in(page):
+        resolve(path)
+
+
+def test_wrong_names_would_be_noticed() -> None:
+    assert len(named_in(ROOT / "docs" / "notation.md")) > 40
+    for path in ("problem.system.System.entitys", "theory.latencies.split_latency", "problem.problem.Constants.beta"):
+        with pytest.raises(AssertionError):
+            resolve(path)
+
+
+def test_architecture_page_lists_what_may_be_imported() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \|[^|]*\|([^|]*)\|([^|]*)\|$", prose(ROOT / "docs" / "architecture.md"), re.MULTILINE
+    )
+    listed = {part: set(re.findall(r"`(\w+)`", parts)) for part, parts, _ in rows}
+    assert listed == {part: parts for part, parts in ALLOWED.items() if part != "__init__"}
+    for part, _, packages in rows:
+        assert set(re.findall(r"\w+", packages)) == {name for name, parts in CONFINED.items() if part in parts}
