@@ -35,7 +35,8 @@ def load_scenario(path_or_name: str | Path, overrides: Mapping[str, Any] | None 
     scenario = read_scenario(path_or_name, measure=measure_model)
     if overrides:
         scenario = scenario.with_overrides(overrides)
-    _ = scenario.problem
+    with _naming(scenario):
+        _ = scenario.problem
     return scenario
 
 
@@ -205,3 +206,7 @@ def _naming(scenario: Scenario) -> Iterator[None]:
         if str(error).startswith(scenario.source):
             raise
         raise type(error)(f"{scenario.source}: {error}") from None
+    except MemoryError:
+        raise InfeasibleError(
+            f"{scenario.source}: there is not enough memory for a problem of this size; use fewer entities or layers"
+        ) from None

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import hsfl
 from hsfl import api
 from hsfl.errors import HsflError
 from hsfl.planner.result import PlanResult
 from hsfl.problem.scenario import Scenario, read_scenario, scenario_names
+from hsfl.report.files import write_whole
 
 if TYPE_CHECKING:
     from hsfl.planner.baselines import Alternative
@@ -29,6 +31,21 @@ app = typer.Typer(
 ScenarioArgument = Annotated[
     str, typer.Argument(help="A scenario file, or a built-in scenario by name (hsfl scenarios).")
 ]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"hsfl {hsfl.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -121,7 +138,7 @@ def init(
     if source not in scenario_names():
         raise HsflError(f"--from {source}: no such built-in scenario; there are {', '.join(scenario_names())}")
     text = scenario_text(_builtin(source).raw)
-    _write_new(file, text)
+    write_whole(file, text.encode(), replace=False)
     _show(f"Wrote {file}: edit it, then  hsfl plan {file}")
 
 
@@ -157,12 +174,13 @@ def profile(
     shape = shape or models.input_shape(model)
     network = models.load_factory(model, Path.cwd()) if ":" in model else models.build(model, shape)
     found = models.profile(network, shape, optimizer)
-    timing = models.time_layers(network, shape, batch_size).tolist() if measure else None
-    peak = models.peak_flops() if measure else None
     if csv is not None:
-        _write_new(csv, found.to_csv())
+        write_whole(csv, found.to_csv().encode(), replace=False)
     title = f"{model}, input {' × '.join(map(str, shape))}"
-    _show(tables.profile_table(title, found, timing, batch_size, peak))
+    _show(tables.profile_table(title, found))
+    if measure:
+        timing = models.time_layers(network, shape, batch_size).tolist()
+        _show(tables.timing_table(found, timing, batch_size, models.peak_flops()))
     if csv is not None:
         _show(f'Wrote {csv}: use it with  [model] profile = "{csv}"')
 
@@ -180,11 +198,14 @@ def main() -> None:
     except Exception as error:
         if not hasattr(error, "format_message"):  # typer's own errors of usage have one
             raise
-        _fail(f"{error.format_message()} (hsfl --help shows how to call it)")
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())
+            return
+        _fail(f"{' '.join(error.format_message().split())} (hsfl --help shows how to call it)")
 
 
 def _fail(message: str) -> None:
-    print(f"hsfl: {' '.join(message.split())}", file=sys.stderr)
+    print(f"hsfl: {message}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -263,22 +284,6 @@ def _alternatives(result: PlanResult, others: list[Alternative]) -> list[dict[st
             entry |= other.evaluation.to_dict()
         found.append(entry)
     return found
-
-
-def _write_new(path: Path, text: str) -> None:
-    """Write a file that is not there yet, whole or not at all."""
-    temporary = path.with_name(path.name + ".part")
-    try:
-        if path.exists():
-            raise HsflError(f"{path}: exists already; choose another name or remove it first")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    except (OSError, ValueError) as error:
-        raise HsflError(
-            f"{path}: cannot be written ({getattr(error, 'strerror', None) or error}); choose another place"
-        ) from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

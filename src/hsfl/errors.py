@@ -4,6 +4,9 @@
 class HsflError(Exception):
     """Base of every error hsfl raises on purpose; the command prints it and exits with code 2."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))  # one line, whatever the values in it hold
+
 
 class ScenarioError(HsflError):
     """The scenario, a profile or an argument is not valid."""
@@ -21,4 +24,4 @@ class MissingExtraError(HsflError):
     """An optional dependency is not installed."""
 
     def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(f"{feature} needs an optional dependency: run  pip install 'hsfl[{extra}]'")
+        super().__init__(f"{feature} needs an optional dependency: run pip install 'hsfl[{extra}]'")

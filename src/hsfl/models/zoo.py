@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from hsfl.errors import ModelError
+from hsfl.models.trace import first_line
 
 Shape = tuple[int, ...]
 
@@ -38,7 +39,10 @@ def build(name: str, input_shape: Shape | None = None, classes: int = 10) -> nn.
     shape = default if input_shape is None else tuple(input_shape)
     if len(shape) != len(default) or min(shape) < 1:
         raise ModelError(f"{name} takes samples like {_times(default)}, not {_times(shape) or 'an empty shape'}")
-    return make(shape, classes)
+    try:
+        return make(shape, classes)
+    except (RuntimeError, MemoryError, OverflowError) as error:
+        raise ModelError(f"{name} cannot be built for samples of {_times(shape)} ({first_line(error)})") from None
 
 
 def input_shape(name: str) -> Shape:

@@ -44,7 +44,8 @@ def optimize_step(solver: ExactSolver, *, gap: float = GAP, time_limit_s: float 
 
     def lower_bound(low: float, high: float) -> float:
         peak = epsilon / (2 * floor_per_step) if floor_per_step else high
-        return solve(low, progress(min(max(low, peak), high))).lower_bound
+        most = progress(min(max(low, peak), high))
+        return solve(low, most).lower_bound if most > 0 else float("inf")
 
     top = 1 / problem.constants.smoothness
     if floor_per_step:

@@ -23,13 +23,27 @@ def first_problem(error: ValidationError, raw: Mapping[str, Any]) -> str:
     if kind == "missing":
         described = _describe(loc)
         return f"{field} is missing; add it{f' ({described})' if described else ''}"
-    message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "it should be")
+    if kind in _IN_WORDS:
+        message = _IN_WORDS[kind].format(**problem.get("ctx", {}))
+    else:
+        message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "it should be")
     return f"{field} = {_short(problem['input'])}: {message}"
 
 
+#: Kinds of error that pydantic words for programmers.
+_IN_WORDS = {
+    "model_type": "write it as a section with fields",
+    "dict_type": "write it as a section with fields",
+    "too_short": "it needs at least {min_length} of them, not {actual_length}",
+    "too_long": "it takes at most {max_length} of them, not {actual_length}",
+    "string_pattern_mismatch": "use letters, digits, blanks, _ and -, and start with a letter or a digit",
+    "string_too_short": "it needs at least {min_length} character",
+}
+
+
 def _is_union_tag(key: int | str) -> bool:
-    """pydantic adds the alternative it tried (such as "list[...]") to the location of an error."""
-    return isinstance(key, str) and ("[" in key or key in ("int", "float"))
+    """pydantic adds the alternative it tried to the location of an error."""
+    return key in ("per layer", "per tier")
 
 
 def _path(loc: Iterable[int | str], raw: Mapping[str, Any]) -> str:
@@ -40,7 +54,7 @@ def _path(loc: Iterable[int | str], raw: Mapping[str, Any]) -> str:
         node = node[key] if _has(node, key) else None
         if isinstance(key, int):
             name = node.get("name") if isinstance(node, dict) else None
-            if parts == ["tiers"] and isinstance(name, str):
+            if parts == ["tiers"] and isinstance(name, str) and name.strip():
                 parts.append(name)
             else:
                 parts[-1] += f"[{key + 1}]"

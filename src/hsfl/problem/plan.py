@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Integral
 
 from hsfl.errors import ScenarioError
 
@@ -25,6 +26,12 @@ class Plan:
         return [range(first, last) for first, last in pairwise(edges)]
 
 
+def _is_whole(value: object) -> bool:
+    if isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def make_plan(
     cuts: Iterable[int],
     intervals: Iterable[int],
@@ -39,7 +46,7 @@ def make_plan(
     for label, values, length in (("cuts", cuts, num_tiers - 1), ("intervals", intervals, num_tiers)):
         if len(values) != length:
             raise ScenarioError(f"{label} {list(values)}: {length} whole numbers are needed for {num_tiers} tiers")
-        if any(isinstance(v, bool) or int(v) != v for v in values):
+        if not all(_is_whole(v) for v in values):
             raise ScenarioError(f"{label} {list(values)}: only whole numbers are allowed")
     if any(not 1 <= i <= NEVER for i in intervals):
         raise ScenarioError(f"intervals {list(intervals)}: each must be from 1 to {NEVER} rounds")

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hsfl.errors import ScenarioError
+from hsfl.problem.units import LARGEST
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -74,8 +75,9 @@ class LayerProfile:
             raise ScenarioError(
                 f"{path}: no such layer profile; write one with  hsfl profile MODEL --csv FILE"
             ) from None
-        except (OSError, UnicodeDecodeError, ValueError) as error:
-            raise ScenarioError(f"{path}: cannot be read as a CSV text file ({error})") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ScenarioError(f"{path}: cannot be read as a CSV text file ({reason})") from None
         try:
             rows = list(csv.reader(io.StringIO(text), strict=True))
         except csv.Error as error:
@@ -123,8 +125,10 @@ def _parse_cell(cell: str, source: str, layer: int, column: str) -> float:
         value = float(cell)
     except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and value >= 0):
-        raise ScenarioError(f"{source}: layer {layer}, column {column}: {cell!r} is not a number of at least 0")
+    if not 0 <= value <= LARGEST:
+        raise ScenarioError(
+            f"{source}: layer {layer}, column {column}: {cell!r} is not a number of at least 0 and at most {LARGEST:g}"
+        )
     return value
 
 

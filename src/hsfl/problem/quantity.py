@@ -24,10 +24,7 @@ class Quantity:
     numbers: tuple[float, ...]
 
     def draw(self, count: int, rng: np.random.Generator) -> FloatArray:
-        """One number per entity; normal draws are repeated until positive.
-
-        Growing a tier keeps what its first entities drew, except where a normal draw had to be repeated.
-        """
+        """One number per entity; normal draws are repeated until positive. A larger tier starts with the same ones."""
         if self.form == "list":
             return np.array(self.numbers)
         if self.form == "value":
@@ -39,7 +36,8 @@ class Quantity:
             return first * np.exp(second * rng.standard_normal(count))
         values = rng.normal(first, second, count)
         while (bad := values <= 0).any():
-            values[bad] = rng.normal(first, second, int(bad.sum()))
+            (again,) = rng.spawn(1)
+            values = np.where(bad, again.normal(first, second, count), values)
         return values
 
 

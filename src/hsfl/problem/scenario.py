@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from hsfl.errors import ScenarioError
+from hsfl.errors import HsflError, ScenarioError
 from hsfl.problem.messages import first_problem, nearest
 from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import FloatArray, LayerProfile
@@ -71,18 +71,23 @@ class Scenario:
     def profile(self) -> LayerProfile:
         """The model's layers, from a file where there is one."""
         model = self.spec.model
-        if model.profile is not None:
-            return LayerProfile.from_csv((self.folder or Path()) / model.profile)
-        if model.name is None:
+        kind = next(k for k in ("name", "profile", "factory") if getattr(model, k) is not None)
+        try:
+            if model.profile is not None:
+                return LayerProfile.from_csv((self.folder or Path()) / model.profile)
+            if model.name is not None:
+                if model.name not in DEFAULT_INPUT_SHAPES:
+                    nearby, known = nearest(model.name, DEFAULT_INPUT_SHAPES), ", ".join(DEFAULT_INPUT_SHAPES)
+                    raise ScenarioError(f"no such built-in model{nearby}; known are {known}")
+                shape = model.input_shape or DEFAULT_INPUT_SHAPES[model.name]
+                path = CATALOG / "profiles" / f"{model.name}-{'x'.join(map(str, shape))}.csv"
+                if path.is_file():
+                    return LayerProfile.from_csv(path)
             return self.measure(model, self.folder)
-        if model.name not in DEFAULT_INPUT_SHAPES:
-            raise ScenarioError(
-                f"{self.source}: model.name = {model.name!r}: no such built-in model"
-                f"{nearest(model.name, DEFAULT_INPUT_SHAPES)}; known are {', '.join(DEFAULT_INPUT_SHAPES)}"
-            )
-        shape = model.input_shape or DEFAULT_INPUT_SHAPES[model.name]
-        path = CATALOG / "profiles" / f"{model.name}-{'x'.join(map(str, shape))}.csv"
-        return LayerProfile.from_csv(path) if path.is_file() else self.measure(model, self.folder)
+        except HsflError as error:
+            if model.name in DEFAULT_INPUT_SHAPES and model.input_shape is not None:
+                kind = "input_shape"  # the model is known, so it is the shape that does not fit
+            raise ScenarioError(f"{self.source}: model.{kind} = {getattr(model, kind)!r}: {error}") from None
 
     @cached_property
     def problem(self) -> Problem:
@@ -183,14 +188,14 @@ def read_scenario(path_or_name: str | Path, measure: Callable[[ModelSection, Pat
     builtin = CATALOG / "scenarios" / f"{path_or_name}.toml"
     known = scenario_names()
     try:
-        is_file = path.is_file()
-    except (OSError, ValueError):
-        is_file = False
+        is_file, is_folder = path.is_file(), bool(str(path_or_name)) and path.is_dir()
+    except (OSError, ValueError):  # no path at all
+        is_file = is_folder = False
     if not is_file and str(path_or_name) in known:
         source = f"scenario {path_or_name}"
         return scenario_from_dict(_parse(builtin, source), source, None, measure)
     if not is_file:
-        problem = "is a folder" if path.is_dir() else "no such file or built-in scenario"
+        problem = "is a folder" if is_folder else "no such file or built-in scenario"
         raise ScenarioError(
             f"{path_or_name}: {problem}{nearest(str(path_or_name), known)}; built-in are {', '.join(known)}, and "
             "hsfl init FILE writes a file to start from"
@@ -230,13 +235,14 @@ def scenario_from_dict(
 
 def _parse(path: Path | Traversable, source: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError(f"{source}: not valid TOML: {error}; correct that line") from None
     except RecursionError:
         raise ScenarioError(f"{source}: not valid TOML: nested too deeply; a scenario needs three levels") from None
     except (OSError, ValueError) as error:
-        raise ScenarioError(f"{source}: cannot be read as a text file ({error}); write a TOML file in UTF-8") from None
+        reason = getattr(error, "strerror", None) or error
+        raise ScenarioError(f"{source}: cannot be read as a text file ({reason}); write a TOML file in UTF-8") from None
 
 
 def _system(sections: list[TierSection], seed: int, source: str) -> System:

@@ -8,18 +8,29 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, PlainValidator, Tag
 
 from hsfl.problem.quantity import Quantity, parse_quantity
+from hsfl.problem.units import LARGEST, SMALLEST
 
 MAX_ENTITIES = 20_000_000
 
 Compute = Annotated[Quantity, PlainValidator(partial(parse_quantity, kind="compute"))]
 Rate = Annotated[Quantity, PlainValidator(partial(parse_quantity, kind="rate"))]
 Size = Annotated[Quantity, PlainValidator(partial(parse_quantity, kind="size"))]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, ge=SMALLEST, le=LARGEST, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 PerLayer = Annotated[list[NotNegative], Field(min_length=1)]
+
+
+def _one_list_or_many(value: object) -> str:
+    return "per tier" if isinstance(value, list) and value and isinstance(value[0], list) else "per layer"
+
+
+#: A list, or one list per tier; errors are those of the form that was meant.
+PerLayerOrTier = Annotated[
+    Annotated[PerLayer, Tag("per layer")] | Annotated[list[PerLayer], Tag("per tier")], Discriminator(_one_list_or_many)
+]
 
 
 class _Section(BaseModel):
@@ -31,13 +42,17 @@ class ModelSection(_Section):
 
     name: str | None = Field(None, description="A built-in model: vgg11, vgg16, lenet5, resnet18, vit or gpt.")
     profile: str | None = Field(
-        None, description="A CSV with one row per layer (hsfl profile writes one); relative to this file."
+        None,
+        description="A CSV with one row per layer (hsfl profile writes one); relative to this file.",
+        examples=["layers.csv"],
     )
     factory: str | None = Field(
-        None, description='Your own torch model: "package.module:function" returning an nn.Module. Needs input_shape.'
+        None,
+        description='Your own torch model: "package.module:function" returning an nn.Module. Needs input_shape.',
+        examples=["my_package.nets:make"],
     )
     input_shape: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = Field(
-        None, description="Shape of one sample; built-in models have a default."
+        None, description="Shape of one sample; built-in models have a default.", examples=[[3, 32, 32]]
     )
 
 
@@ -56,6 +71,7 @@ class TrainingSection(_Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = Field(
         None,
         description="With optimizer = momentum (default 0.9): the effective step is learning_rate / (1 - momentum).",
+        examples=[0.9],
     )
 
 
@@ -71,7 +87,9 @@ class TierSection(_Section):
         "machine, or a distribution: { uniform = [low, high] }, { normal = [mean, deviation] }, "
         "{ lognormal = [median, sigma] }."
     )
-    memory: Size | None = Field(None, description='Memory of a machine, such as "8 GB"; no limit when absent.')
+    memory: Size | None = Field(
+        None, description='Memory of a machine, such as "8 GB"; no limit when absent.', examples=["8 GB"]
+    )
     uplink: Rate | None = Field(
         None, description="Rate to the machine above, shared likewise; absent at the top.", examples=["80 Mbps"]
     )
@@ -108,15 +126,20 @@ class ConvergenceSection(_Section):
         None, description="With rounds: the target is raised by this part of itself (default 0).", examples=[0.1]
     )
     gradient_variance: PerLayer | None = Field(
-        None, description="sigma_l^2 of each layer's mini-batch gradient; default: the profile's column."
+        None,
+        description="sigma_l^2 of each layer's mini-batch gradient; default: the profile's column.",
+        examples=[[0.8, 1.2]],
     )
     gradient_second_moment: PerLayer | None = Field(
-        None, description='G_l^2 of each layer\'s mini-batch gradient; likewise; needed by drift = "paper".'
+        None,
+        description="G_l^2 of each layer's mini-batch gradient; likewise; needed by the drift model of the paper.",
+        examples=[[1.0, 1.5]],
     )
-    gradient_dissimilarity: PerLayer | Annotated[list[PerLayer], Field(min_length=1)] | None = Field(
+    gradient_dissimilarity: PerLayerOrTier | None = Field(
         None,
         description="zeta_l^2 between clients' mean gradients, or one list per tier between its machines; likewise; "
-        'needed by drift = "refined".',
+        "needed by the refined drift model.",
+        examples=[[0.1, 0.2]],
     )
     drift: Literal["paper", "refined"] = Field(
         "paper", description='How sub-models drift apart between averages: "paper" (Theorem 1) or "refined".'

@@ -76,8 +76,8 @@ def _fields(
         if key in values:
             lines.append(f"{key} = {toml_value(values[key])}")
         else:
-            example = info.default if info.default is not None else (info.examples or [None])[0]
-            lines.append(f"# {key} = {toml_value(example) if example is not None else '...'}")
+            example = info.default if info.default is not None else (info.examples or ["..."])[0]
+            lines.append(f"# {key} = {toml_value(example)}")
     return lines
 
 
@@ -89,7 +89,7 @@ def toml_value(value: Any) -> str:
         return "[" + ", ".join(toml_value(v) for v in value) + "]"
     if isinstance(value, float):
         return repr(value)
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _comment(text: str) -> list[str]:

@@ -27,6 +27,8 @@ KINDS: dict[str, dict[str, float]] = {
     },
     "number": {},
 }
+#: No quantity of this world lies outside; inside, nothing computed from them overflows.
+SMALLEST, LARGEST = 1e-12, 1e30
 _REMEDY = {
     "compute": 'write a number in FLOP/s or text such as "0.5 TFLOPS"',
     "rate": 'write a number in bit/s or text such as "80 Mbps"',
@@ -55,6 +57,8 @@ def parse(value: object, kind: str) -> float:
         value = math.inf
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"it must be positive and finite; {remedy}")
+    if not SMALLEST <= value <= LARGEST:
+        raise ValueError(f"it must lie between {SMALLEST:g} and {LARGEST:g}; {remedy}")
     return value
 
 
@@ -80,10 +84,10 @@ def format_seconds(seconds: float) -> str:
     if seconds < 1:
         for unit, scale in (("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
             if seconds >= scale:
-                return f"{seconds / scale:.3g} {unit}"
+                return f"{_digits(seconds / scale)} {unit}"
         return f"{seconds:.3g} s"
     if seconds < 60:
-        return f"{seconds:.3g} s"
+        return f"{_digits(seconds)} s"
     units = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
     index = next(i for i, (_, scale) in enumerate(units) if seconds >= scale)
     (big, scale), (small, fine) = units[index], units[min(index + 1, len(units) - 1)]
@@ -91,6 +95,11 @@ def format_seconds(seconds: float) -> str:
         return f"{seconds / scale:,.0f} y"
     count, rest = divmod(round(seconds / fine), scale // fine)
     return f"{count} {big} {rest} {small}" if rest else f"{count} {big}"
+
+
+def _digits(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
 
 
 def _scaled(value: float, unit: str) -> str:

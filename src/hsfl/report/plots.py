@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from hsfl.planner.result import PlanResult
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.units import format_seconds
+from hsfl.report.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -115,11 +117,6 @@ def _save(figure: Figure, path: Path) -> None:
     kind = path.suffix.removeprefix(".").lower()
     if kind not in known:
         raise HsflError(f"{path}: not a kind of picture that can be drawn; end the name in {', '.join(sorted(known))}")
-    temporary = path.with_name(path.name + ".part")
-    try:
-        figure.savefig(temporary, format=kind, dpi=150)
-        temporary.replace(path)
-    except OSError as error:
-        raise HsflError(f"{path}: cannot be written ({error.strerror or error}); choose another place") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    picture = io.BytesIO()
+    figure.savefig(picture, format=kind, dpi=150)
+    write_whole(path, picture.getvalue(), replace=True)

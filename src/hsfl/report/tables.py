@@ -210,53 +210,49 @@ def scenario_table(scenarios: Sequence[Scenario]) -> Table:
     for header in ("name", "tiers", "model", "what it is"):
         table.add_column(header)
     for scenario in scenarios:
-        tiers = " → ".join(f"{t.entities:,} {t.name}" for t in scenario.spec.tiers)
-        table.add_row(scenario.name, tiers, scenario.spec.model.name or "", scenario.spec.description or "")
+        spec = scenario.spec
+        table.add_row(spec.name, str(len(spec.tiers)), spec.model.name or "", spec.description or "")
     return table
 
 
-def profile_table(
-    name: str,
-    profile: LayerProfile,
-    timing: Sequence[tuple[float, float]] | None = None,
-    batch_size: int = 1,
-    peak_flops: float | None = None,
-) -> RenderableType:
-    """A layer profile; with measured times (seconds of a mini-batch) also the FLOP/s each layer really gets."""
+def profile_table(name: str, profile: LayerProfile) -> RenderableType:
+    """What every layer costs."""
     table = Table(title=name, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    headers = ["layer", "forward FLOPs", "backward FLOPs", "activation", "gradient", "parameters"]
-    headers += ["forward", "backward", "effective FLOP/s"] if timing is not None else []
-    for header in headers:
-        table.add_column(header, justify="left" if header == "layer" else "right")
+    table.add_column("layer", no_wrap=True)
+    for header in ("forward FLOPs", "backward", "activation", "gradient", "parameters"):
+        table.add_column(header, justify="right")
     for i, layer in enumerate(profile.names):
-        row = [
+        table.add_row(
             f"{i + 1} {layer}",
             format_flops(profile.forward_flops[i], ""),
             format_flops(profile.backward_flops[i], ""),
             format_bits(profile.activation_bits[i]),
             format_bits(profile.gradient_bits[i]),
             format_bits(profile.parameter_bits[i]),
-        ]
-        if timing is not None:
-            forward, backward = timing[i]
-            flops = batch_size * (profile.forward_flops[i] + profile.backward_flops[i])
-            rate = _effective(flops / (forward + backward), peak_flops)
-            row += [format_seconds(forward), format_seconds(backward), rate]
-        table.add_row(*row)
-    totals = [f.sum() for f in (profile.forward_flops, profile.backward_flops)]
-    text = f"{len(profile)} layers; {format_flops(totals[0], 'FLOPs')} forward and {format_flops(totals[1], 'FLOPs')} "
-    text += f"backward per sample; {format_bits(profile.parameter_bits.sum())} of parameters."
-    if timing is not None and peak_flops is not None:
-        seconds = sum(a + b for a, b in timing)
-        text += (
-            f"\nThis machine, batch {batch_size}: {_effective(batch_size * sum(totals) / seconds, peak_flops)} over "
-            f"all layers; nominal (a large float32 matrix product): {format_flops(peak_flops)}."
         )
-    return Group(table, Text(text))
+    forward, backward = (format_flops(f.sum(), "FLOPs") for f in (profile.forward_flops, profile.backward_flops))
+    total = f"{len(profile)} layers; {forward} forward and {backward} backward per sample; "
+    return Group(table, Text(total + f"{format_bits(profile.parameter_bits.sum())} of parameters."))
 
 
-def _effective(rate: float, peak: float | None) -> str:
-    return format_flops(rate) + (f" ({100 * rate / peak:.0f} %)" if peak else "")
+def timing_table(
+    profile: LayerProfile, timing: Sequence[tuple[float, float]], batch_size: int, peak_flops: float
+) -> RenderableType:
+    """The FLOP/s each layer really gets, from the seconds of its passes, next to the machine's nominal FLOP/s."""
+    table = Table(
+        title=f"On this machine, batch {batch_size}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
+    table.add_column("layer", no_wrap=True)
+    for header in ("forward", "backward", "effective FLOP/s", "of nominal"):
+        table.add_column(header, justify="right")
+    work = batch_size * (profile.forward_flops + profile.backward_flops)
+    rows = [(f"{i + 1} {n}", *timing[i], float(work[i])) for i, n in enumerate(profile.names)]
+    rows.append(("all", sum(t[0] for t in timing), sum(t[1] for t in timing), float(work.sum())))
+    for layer, forward, backward, flops in rows:
+        rate = flops / (forward + backward)
+        share = f"{100 * rate / peak_flops:.0f} %"
+        table.add_row(layer, format_seconds(forward), format_seconds(backward), format_flops(rate), share)
+    return Group(table, Text(f"Nominal is a large float32 matrix product: {format_flops(peak_flops)}."))
 
 
 def _numbers(values: Sequence[int]) -> str:
