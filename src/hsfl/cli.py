@@ -230,6 +230,8 @@ def _assignment(text: str, option: str) -> tuple[str, Any]:
 
 def _value(text: str) -> Any:
     """A value in TOML's notation, or else plain text: the shell has taken the quotes off."""
+    if "\n" in text:
+        return text
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):

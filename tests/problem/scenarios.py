@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import datetime
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -93,7 +92,7 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else str(value).replace("inf", "inf")
+        return repr(value)
     if isinstance(value, int):
         return str(value)
     if isinstance(value, datetime.date | datetime.time):

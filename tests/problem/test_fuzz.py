@@ -226,7 +226,7 @@ def extreme_numbers(rng: random.Random) -> bytes:
     """A valid scenario with a few numbers of absurd size, so that it is the arithmetic that has to cope."""
     raw = copy.deepcopy(rng.choice(BASES))
     for _ in range(rng.choice((1, 1, 2, 3))):
-        exponent = rng.choice((-307, -150, -30, -12, -6, -3, 3, 6, 12, 30, 150, 300))
+        exponent = rng.choice((-307, -30, -11, -9, -6, -3, 3, 6, 9, 12, 20, 29, 300))
         value = rng.uniform(1, 10) * 10.0**exponent
         section = rng.choice(("training", "tiers", "tiers", "convergence"))
         if section == "tiers":
@@ -320,7 +320,7 @@ def check_all(cases: Iterator[tuple[int, bytes, dict[str, Any]]], path: Path, sh
     assert sound, "no case had a plan, so the planner was never reached"
 
 
-@pytest.mark.parametrize("first", range(0, 1250, CASES_PER_TEST))
+@pytest.mark.parametrize("first", range(0, 1000, CASES_PER_TEST))
 @pytest.mark.parametrize("damage", [damaged_text, damaged_structure, extreme_numbers])
 def test_damaged_scenario_gives_a_valid_plan_or_one_sentence(damage, first, tmp_path, monkeypatch):
     def cases() -> Iterator[tuple[int, bytes, dict[str, Any]]]:

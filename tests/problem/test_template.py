@@ -10,9 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hsfl
+from hsfl.problem.notation import toml_value
 from hsfl.problem.scenario import CATALOG
 from hsfl.problem.schema import ConvergenceSection, ModelSection, ScenarioFile, TierSection, TrainingSection
-from hsfl.problem.template import field_reference, scenario_text, toml_value
+from hsfl.problem.template import field_reference, scenario_text
 from tests.problem.scenarios import SMALL, changed
 
 SECTIONS = {

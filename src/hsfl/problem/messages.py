@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from hsfl.problem.notation import toml_value
 from hsfl.problem.schema import ScenarioFile, TierSection
 
 
@@ -91,5 +92,5 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = toml_value(value)
     return text if len(text) <= 60 else text[:57] + "..."

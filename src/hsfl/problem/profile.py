@@ -70,11 +70,11 @@ class LayerProfile:
     def from_csv(cls, path: Path | Traversable) -> LayerProfile:
         """Read a profile; a bad file raises `ScenarioError` naming the row, the column and the value."""
         try:
+            if path.is_dir():
+                raise ScenarioError(f"{path}: cannot be read as a CSV text file (it is a folder); name a file in it")
+            if not path.is_file():
+                raise ScenarioError(f"{path}: no such layer profile; write one with  hsfl profile MODEL --csv FILE")
             text = path.read_text(encoding="utf-8-sig")
-        except FileNotFoundError:
-            raise ScenarioError(
-                f"{path}: no such layer profile; write one with  hsfl profile MODEL --csv FILE"
-            ) from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ScenarioError(f"{path}: cannot be read as a CSV text file ({reason})") from None

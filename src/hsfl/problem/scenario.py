@@ -17,10 +17,11 @@ from pydantic import ValidationError
 
 from hsfl.errors import HsflError, ScenarioError
 from hsfl.problem.messages import first_problem, nearest
+from hsfl.problem.notation import toml_value
 from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import FloatArray, LayerProfile
 from hsfl.problem.quantity import Quantity
-from hsfl.problem.schema import ModelSection, ScenarioFile, TierSection
+from hsfl.problem.schema import MAX_ENTITIES, ModelSection, ScenarioFile, TierSection
 from hsfl.problem.system import IntArray, System, Tier
 
 CATALOG = files("hsfl") / "catalog"
@@ -29,6 +30,8 @@ _STREAMS = ("compute", "memory", "uplink", "downlink", "fed_uplink", "fed_downli
 #: Fields that exclude each other: an override of one displaces the others.
 _ALTERNATIVES = {"model": [{"name"}, {"profile"}, {"factory"}], "convergence": [{"target"}, {"rounds", "slack"}]}
 DEFAULT_MOMENTUM = 0.9
+#: How many numbers about clients are held at most: 2 GB of them.
+MAX_COEFFICIENTS = 250_000_000
 DEFAULT_INPUT_SHAPES = {
     "vgg11": (3, 32, 32),
     "vgg16": (3, 32, 32),
@@ -87,7 +90,7 @@ class Scenario:
         except HsflError as error:
             if model.name in DEFAULT_INPUT_SHAPES and model.input_shape is not None:
                 kind = "input_shape"  # the model is known, so it is the shape that does not fit
-            raise ScenarioError(f"{self.source}: model.{kind} = {getattr(model, kind)!r}: {error}") from None
+            raise ScenarioError(f"{self.source}: model.{kind} = {toml_value(getattr(model, kind))}: {error}") from None
 
     @cached_property
     def problem(self) -> Problem:
@@ -229,7 +232,9 @@ def scenario_from_dict(
         )
     names = [t.name for t in spec.tiers]
     if repeated := [n for n in names if names.count(n) > 1]:
-        raise ScenarioError(f"{source}: tiers.name = {repeated[0]!r} is used twice; give every tier its own name")
+        raise ScenarioError(
+            f"{source}: tiers.name = {toml_value(repeated[0])} is used twice; give every tier its own name"
+        )
     return Scenario(spec, raw, source, folder, measure)
 
 
@@ -246,6 +251,12 @@ def _parse(path: Path | Traversable, source: str) -> dict[str, Any]:
 
 
 def _system(sections: list[TierSection], seed: int, source: str) -> System:
+    coefficients = (3 * len(sections) - 2) * sections[0].entities
+    if coefficients > MAX_COEFFICIENTS or sum(s.entities for s in sections) > 2 * MAX_ENTITIES:
+        raise ScenarioError(
+            f"{source}: tiers.{sections[0].name}.entities = {sections[0].entities}: too many for {len(sections)} tiers "
+            f"to be planned in memory; use at most {MAX_COEFFICIENTS // (3 * len(sections) - 2):,} devices"
+        )
     tiers = []
     for m, section in enumerate(sections):
         top = m == len(sections) - 1

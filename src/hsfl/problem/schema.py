@@ -8,12 +8,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, PlainValidator, Tag
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainValidator, Tag
 
 from hsfl.problem.quantity import Quantity, parse_quantity
 from hsfl.problem.units import LARGEST, SMALLEST
 
-MAX_ENTITIES = 20_000_000
+MAX_ENTITIES = 10_000_000
 
 Compute = Annotated[Quantity, PlainValidator(partial(parse_quantity, kind="compute"))]
 Rate = Annotated[Quantity, PlainValidator(partial(parse_quantity, kind="rate"))]
@@ -21,6 +21,16 @@ Size = Annotated[Quantity, PlainValidator(partial(parse_quantity, kind="size"))]
 Positive = Annotated[float, Field(gt=0, ge=SMALLEST, le=LARGEST, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 PerLayer = Annotated[list[NotNegative], Field(min_length=1)]
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("it holds characters that cannot be printed; write plain text in one line")
+    return text
+
+
+#: Text that people see.
+Line = Annotated[str, AfterValidator(_printable)]
 
 
 def _one_list_or_many(value: object) -> str:
@@ -149,8 +159,8 @@ class ConvergenceSection(_Section):
 class ScenarioFile(_Section):
     """A system, a model and a training task."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)] = Field(description="What the scenario is called.")
-    description: str | None = Field(None, description="One line for hsfl scenarios.")
+    name: Annotated[Line, Field(min_length=1, max_length=200)] = Field(description="What the scenario is called.")
+    description: Line | None = Field(None, description="One line for hsfl scenarios.")
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of everything drawn.")
     model: ModelSection
     training: TrainingSection

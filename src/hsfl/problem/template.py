@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from hsfl.problem.notation import toml_value
 from hsfl.problem.schema import (
     ConvergenceSection,
     ModelSection,
@@ -79,17 +79,6 @@ def _fields(
             example = info.default if info.default is not None else (info.examples or ["..."])[0]
             lines.append(f"# {key} = {toml_value(example)}")
     return lines
-
-
-def toml_value(value: Any) -> str:
-    """A value in TOML's notation."""
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{k} = {toml_value(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(toml_value(v) for v in value) + "]"
-    if isinstance(value, float):
-        return repr(value)
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _comment(text: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 
 _PREFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
@@ -36,6 +37,9 @@ _REMEDY = {
     "number": "write a plain number",
 }
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z/]*)\s*")
+
+
+_DURATIONS = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def parse(value: object, kind: str) -> float:
@@ -88,13 +92,15 @@ def format_seconds(seconds: float) -> str:
         return f"{seconds:.3g} s"
     if seconds < 60:
         return f"{_digits(seconds)} s"
-    units = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-    index = next(i for i, (_, scale) in enumerate(units) if seconds >= scale)
-    (big, scale), (small, fine) = units[index], units[min(index + 1, len(units) - 1)]
-    if index == 0 and seconds >= 1000 * scale:
-        return f"{seconds / scale:,.0f} y"
-    count, rest = divmod(round(seconds / fine), scale // fine)
-    return f"{count} {big} {rest} {small}" if rest else f"{count} {big}"
+    if seconds >= 1000 * _DURATIONS[0][1]:
+        years = seconds / _DURATIONS[0][1]
+        return f"{years:,.0f} y" if years < 1e9 else "more than a billion years"
+    for (big, scale), (small, fine) in pairwise(_DURATIONS):
+        whole = round(seconds / fine)  # rounded first, so that 3599.9 s is an hour and not 60 min
+        if whole >= scale // fine:
+            count, rest = divmod(whole, scale // fine)
+            return f"{count} {big} {rest} {small}" if rest else f"{count} {big}"
+    return f"{_digits(seconds)} s"
 
 
 def _digits(value: float) -> str:
