@@ -164,6 +164,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
+    if unknown := [name for name in arguments.models if not (PROFILES / f"{name}.csv").is_file()]:
+        parser.error(
+            f"{unknown[0]} has no shipped profile; there are {', '.join(p.stem for p in PROFILES.glob('*.csv'))}"
+        )
     results = {}
     for name in arguments.models:
         results[name] = {

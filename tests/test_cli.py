@@ -99,8 +99,8 @@ def test_the_slowest_client_counts_from_one_and_is_the_slowest(command, tmp_path
     slow_last = write(tmp_path, changed({"tiers.0.uplink": [1e7, 1e7, 1e7, 1e7, 1e7, 1e5]}), "last.toml")
     assert read(command, "plan", slow_first)["slowest_client"] == 1
     assert read(command, "plan", slow_last)["slowest_client"] == 6
-    assert re.search(r"slowest client\W+1 of 6", said(command, "plan", slow_first))
-    assert re.search(r"slowest client\W+6 of 6", said(command, "plan", slow_last))
+    assert re.search(r"slowest client\W+client 1 of 6", said(command, "plan", slow_first))
+    assert re.search(r"slowest client\W+client 6 of 6", said(command, "plan", slow_last))
 
 
 def test_limits_are_shares_of_a_round_and_name_tiers_from_one(command, small):
@@ -135,9 +135,9 @@ def test_the_report_says_what_the_json_says(command, small):
         layers = f"{first + 1}" if last == first + 1 else f"{first + 1}–{last}"
         assert re.search(rf"^\s*\d {tier}\s+{layers}\W.*(conv|fc)\d", text, flags=re.MULTILINE), (tier, text)
     assert f"{found['rounds']:,} rounds" in text
-    assert re.search(rf"slowest client\W+{found['slowest_client']} of 6", text)
+    assert re.search(rf"slowest client\W+client {found['slowest_client']} of 6", text)
     assert "6 device → 2 edge → 1 cloud" in text
-    assert "proven optimal" in text
+    assert "Proven optimal" in text
     assert "Limited by" in text
 
 
@@ -145,7 +145,7 @@ def test_the_time_to_target_is_shown_for_people(command, small):
     from hsfl.problem.units import format_seconds
 
     shown = re.escape(format_seconds(read(command, "plan", small)["total_latency_s"]))
-    assert re.search(rf"time to target\W+{shown}\b", said(command, "plan", small))
+    assert re.search(rf"Time to target\W+{shown}\b", said(command, "plan", small))
 
 
 def test_plan_as_a_process_prints_the_same(tmp_path):
@@ -158,7 +158,7 @@ def test_plan_as_a_process_prints_the_same(tmp_path):
 
 def test_a_cold_plan_imports_nothing_heavy(tmp_path):
     ended = process("plan", "paper", cwd=tmp_path, python_options=("-X", "importtime"))
-    assert ended.code == 0 and "time to target" in ended.out
+    assert ended.code == 0 and "Time to target" in ended.out
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in ended.err.splitlines()}
     assert {"hsfl", "numpy", "pydantic"} <= imported
     assert not imported & {"torch", "matplotlib", "scipy"}

@@ -62,6 +62,8 @@ def plan(
     with _naming(scenario):
         problem = scenario.problem
         if optimize_learning_rate:
+            if scenario.spec.convergence.rounds is not None:
+                check_reachable(problem)  # the target was worked out for the given rate, so that must be valid
             return _plan_with_step(problem, allow_empty_tiers, time_limit_s)
         check_reachable(problem)
         if method == "bcd":
@@ -118,7 +120,8 @@ def check_reachable(problem: Problem) -> None:
     if constants.target <= floor:
         raise InfeasibleError(
             f"convergence.target = {constants.target:.6g}: not above the noise floor {floor:.6g} (smoothness * step * "
-            "sum of gradient_variance / clients), so no plan reaches it; raise the target, or lower the learning rate"
+            f"sum of gradient_variance / clients), so no plan reaches it; raise the target, or lower the learning "
+            f"rate to less than {problem.learning_rate * constants.target / floor:.3g}"
         )
 
 
@@ -130,7 +133,7 @@ def _plan_exact(problem: Problem, allow_empty_tiers: bool, time_limit_s: float) 
     evaluation = evaluate_plan(problem, solution.plan)
     lower = 2 * problem.constants.initial_gap / problem.step * solution.lower_bound
     evaluation = _with_memory_limits(problem, evaluation, allow_empty_tiers, time_limit_s)
-    return _result(problem, "exact", evaluation, lower, solve_ms)
+    return _result(problem, evaluation, lower, solve_ms, allow_empty_tiers)
 
 
 def _plan_bcd(problem: Problem, allow_empty_tiers: bool) -> PlanResult:
@@ -139,7 +142,8 @@ def _plan_bcd(problem: Problem, allow_empty_tiers: bool) -> PlanResult:
     started = time.perf_counter()
     chosen, history = solve_bcd(problem, allow_empty_tiers=allow_empty_tiers)
     solve_ms = 1e3 * (time.perf_counter() - started)
-    return PlanResult(problem.name, "bcd", "heuristic", evaluate_plan(problem, chosen), None, solve_ms, history)
+    evaluation = evaluate_plan(problem, chosen)
+    return PlanResult(problem.name, "bcd", "heuristic", evaluation, None, solve_ms, allow_empty_tiers, history)
 
 
 def _plan_with_step(problem: Problem, allow_empty_tiers: bool, time_limit_s: float) -> PlanResult:
@@ -154,13 +158,16 @@ def _plan_with_step(problem: Problem, allow_empty_tiers: bool, time_limit_s: flo
     best = optimize_step(solver, time_limit_s=time_limit_s)
     solve_ms = 1e3 * (time.perf_counter() - started)
     evaluation = evaluate_plan(problem.with_step(best.step), best.plan)
-    return replace(_result(problem, "exact", evaluation, best.lower_bound_s, solve_ms), given=given)
+    return replace(_result(problem, evaluation, best.lower_bound_s, solve_ms, allow_empty_tiers), given=given)
 
 
-def _result(problem: Problem, method: str, evaluation: Evaluation, lower_bound_s: float, solve_ms: float) -> PlanResult:
+def _result(
+    problem: Problem, evaluation: Evaluation, lower_bound_s: float, solve_ms: float, allow_empty_tiers: bool
+) -> PlanResult:
     lower_bound_s = min(lower_bound_s, evaluation.objective_s)
     proven = evaluation.objective_s - lower_bound_s <= _ROUNDING_GAP * evaluation.objective_s
-    return PlanResult(problem.name, method, "optimal" if proven else "bounded", evaluation, lower_bound_s, solve_ms)
+    status = "optimal" if proven else "bounded"
+    return PlanResult(problem.name, "exact", status, evaluation, lower_bound_s, solve_ms, allow_empty_tiers)
 
 
 def _with_memory_limits(

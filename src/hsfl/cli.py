@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import tomllib
@@ -14,7 +15,7 @@ import hsfl
 from hsfl import api
 from hsfl.errors import HsflError
 from hsfl.planner.result import PlanResult
-from hsfl.problem.scenario import Scenario, read_scenario, scenario_names
+from hsfl.problem.scenario import DEFAULT_INPUT_SHAPES, Scenario, read_scenario, scenario_names, shipped_profile
 from hsfl.report.files import write_whole
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def plan(
         bool, typer.Option("--compare", help="Show what other ways of choosing a plan would cost.")
     ] = False,
     sweep: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(metavar="FIELD=A,B,C", help="Plan again for every value of a field and show how the plan moves."),
     ] = None,
     plot: Annotated[
@@ -89,10 +90,12 @@ def plan(
         "optimize_learning_rate": optimize_learning_rate,
         "time_limit_s": time_limit,
     }
-    if sweep is not None:
+    if sweep:
+        if len(sweep) > 1:
+            raise HsflError(f"--sweep is given {len(sweep)} times; one field can be swept at a time")
         if compare:
             raise HsflError("--compare and --sweep exclude each other; leave one out")
-        _sweep(loaded, sweep, options, plot, as_json)
+        _sweep(loaded, sweep[0], options, plot, as_json)
         return
     result = api.plan(loaded, **options)  # type: ignore[arg-type]
     others = api.compare(loaded, result, allow_empty_tiers=allow_empty_tiers) if compare else []
@@ -168,14 +171,20 @@ def profile(
     shape = _shape(input_) if input_ is not None else None
     if ":" in model and shape is None:
         raise HsflError(f"{model}: give the shape of one sample, such as --input 3,32,32")
-    from hsfl import models
     from hsfl.report import tables
 
-    shape = shape or models.input_shape(model)
-    network = models.load_factory(model, Path.cwd()) if ":" in model else models.build(model, shape)
-    found = models.profile(network, shape, optimizer)
+    found = None
+    if model in DEFAULT_INPUT_SHAPES and not measure and (shipped := shipped_profile(model, shape)) is not None:
+        shape, found = shape or DEFAULT_INPUT_SHAPES[model], shipped.with_optimizer(optimizer)
+    if found is None:
+        from hsfl import models
+
+        shape = shape or models.input_shape(model)
+        network = models.load_factory(model, Path.cwd()) if ":" in model else models.build(model, shape)
+        found = models.profile(network, shape, optimizer)
     if csv is not None:
         write_whole(csv, found.to_csv().encode(), replace=False)
+    assert shape is not None
     title = f"{model}, input {' × '.join(map(str, shape))}"
     _show(tables.profile_table(title, found))
     if measure:
@@ -187,6 +196,9 @@ def profile(
 
 def main() -> None:
     """Run the command; what a user can get wrong ends in one sentence on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows no arrows shows a question mark
     try:
         app(standalone_mode=False, prog_name="hsfl")
     except HsflError as error:
@@ -271,7 +283,7 @@ def _sweep(scenario: Scenario, text: str, options: dict[str, Any], plot: Path | 
         return
     from hsfl.report import tables
 
-    _show(tables.sweep_table(field, points))
+    _show(tables.sweep_table(field, points, [t.name for t in scenario.spec.tiers]))
     if plot is not None:
         _show(f"Wrote {plot}")
 

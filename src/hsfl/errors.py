@@ -24,4 +24,6 @@ class MissingExtraError(HsflError):
     """An optional dependency is not installed."""
 
     def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(f"{feature} needs an optional dependency: run pip install 'hsfl[{extra}]'")
+        super().__init__(
+            f"{feature} needs an optional dependency: run pip install 'hsfl[{extra}]', or '.[{extra}]' in a checkout"
+        )

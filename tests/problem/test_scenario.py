@@ -431,14 +431,14 @@ def test_an_override_displaces_its_alternative(tmp_path):
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        ("tiers.devise.uplink", 1, "no tier 'devise', did you mean device"),
+        ("tiers.devise.uplink", 1, "no tier 'devise' (did you mean device"),
         ("tiers.0.uplink", 1, "no tier '0'"),
         ("tiers.4.uplink", 1, "no tier '4'"),
         ("tiers.device", 1, "name a tier and a field"),
-        ("tiers.device.uplnk", 1, "unknown field tiers.device.uplnk, did you mean uplink"),
+        ("tiers.device.uplnk", 1, "unknown field tiers.device.uplnk (did you mean uplink"),
         ("training.batch_size.x", 1, "training.batch_size is a value, not a section"),
         ("training.batch_size", 0, "training.batch_size = 0"),
-        ("traning.batch_size", 1, "unknown field traning, did you mean training"),
+        ("traning.batch_size", 1, "unknown field traning (did you mean training"),
         ("tiers", [], "tiers"),
     ],
 )

@@ -114,7 +114,7 @@ class _Flow:
         name = ""
         start = segment = 0
         for end in [*self._crossing, len(self._operations) - 1]:
-            weight = next((self._weights[i] for i in range(segment, end + 1) if i in self._weights), "")
+            weight = _common_path([self._weights[i] for i in range(segment, end + 1) if i in self._weights])
             if name and weight:
                 parts.append((name, self._operations[start:segment], self._crossing[segment - 1]))
                 start = segment
@@ -209,6 +209,15 @@ class _Flow:
             else "it is not a tensor: read it from the tensor that each block receives"
         )
         return f"what {describe(node)} gives is still needed at {describe(user)}; {remedy}"
+
+
+def _common_path(paths: list[str]) -> str:
+    """The module that holds all of some modules: "blocks.4" for "blocks.4.conv1" and "blocks.4.conv2"."""
+    if not paths:
+        return ""
+    columns = zip(*(path.split(".") for path in paths), strict=False)
+    shared = itertools.takewhile(lambda parts: len(set(parts)) == 1, columns)
+    return ".".join(parts[0] for parts in shared) or paths[0]
 
 
 def _is_weight_layer(module: nn.Module) -> bool:

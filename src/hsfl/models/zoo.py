@@ -274,6 +274,8 @@ def load_factory(spec: str, search: Path | None) -> nn.Module:
     module_name, colon, attribute = spec.partition(":")
     if not (colon and module_name and attribute):
         raise ModelError(f"{spec!r} does not name a model factory; write it as package.module:callable")
+    if module_name.endswith(".py"):
+        raise ModelError(f"{spec}: write the module's name, not its file: {module_name[:-3]}:{attribute}")
     folders = list(dict.fromkeys(str(Path(f).resolve()) for f in (search, Path()) if f is not None))
     with _importing_from(folders):
         _forget_namesake(module_name.partition(".")[0], folders)

@@ -68,23 +68,23 @@ def alternatives(problem: Problem, plan: Plan, *, allow_empty_tiers: bool = Fals
     if solver.tabulated:
         bcd, _ = solve_bcd(problem, allow_empty_tiers=allow_empty_tiers)
         yield single("BCD", "the paper's Algorithm 2, without proof", bcd)
-    yield single("full sync", "every tier averaged every round, the planned cuts", every_round)
+    yield single("full sync", "every tier averaged every round, the cuts of the plan", every_round)
     yield single(
         "full sync + MS", "every tier averaged every round, the best cuts for that", best_cuts(every_round.intervals)
     )
     yield drawn(
         "RMA+MS",
-        f"random intervals up to {LONGEST_RANDOM_INTERVAL}, planned cuts",
+        f"random intervals up to {LONGEST_RANDOM_INTERVAL}, the best cuts for them",
         lambda: best_cuts(intervals()),
         draws,
     )
-    yield drawn("MA+RMS", "planned intervals, random cuts", lambda: best_intervals(cuts()))
+    yield drawn("MA+RMS", "random cuts, the best intervals for them", lambda: best_intervals(cuts()))
     yield drawn("RMA+RMS", "random intervals and cuts", lambda: Plan(cuts(), intervals()))
-    yield drawn("RMA+AMS", "random intervals, cuts for the fastest round", lambda: Plan(resource_aware, intervals()))
-    yield single("MA+AMS", "planned intervals, cuts for the fastest round", best_intervals(resource_aware))
+    yield drawn("RMA+AMS", "cuts for the fastest round, random intervals", lambda: Plan(resource_aware, intervals()))
+    yield single("MA+AMS", "cuts for the fastest round, the best intervals for them", best_intervals(resource_aware))
     never = tuple(NEVER if averaged else 1 for averaged in problem.system.averaged)
-    yield single("PSL", "parallel split learning: never averaged, the planned cuts", Plan(plan.cuts, never))
-    yield from one_tier_less(problem)
+    yield single("PSL", "parallel split learning: never averaged, the cuts of the plan", Plan(plan.cuts, never))
+    yield from one_tier_less(problem, allow_empty_tiers=allow_empty_tiers)
 
 
 def fastest_round_cuts(problem: Problem, *, allow_empty_tiers: bool = False) -> tuple[int, ...]:
@@ -127,7 +127,7 @@ def _uniform_cuts(segments: Segments, rng: np.random.Generator) -> tuple[int, ..
     return tuple(cuts)
 
 
-def one_tier_less(problem: Problem) -> Iterator[Alternative]:
+def one_tier_less(problem: Problem, *, allow_empty_tiers: bool = False) -> Iterator[Alternative]:
     """The best plan without each tier above the devices: a middle tier only relays, the top one is not there."""
     names = [t.name for t in problem.system.tiers]
     for m in range(1, problem.system.num_tiers):
@@ -137,18 +137,23 @@ def one_tier_less(problem: Problem) -> Iterator[Alternative]:
         without = problem.without_top_tier() if top else problem
         what = f"best plan without tier {m + 1} ({names[m]}" + (")" if top else " only relays)")
         try:
-            solver = ExactSolver(without, None if top else _relaying(problem, m))
+            solver = ExactSolver(
+                without,
+                None if top else _relaying(problem, m, allow_empty_tiers),
+                allow_empty_tiers=allow_empty_tiers,
+            )
             evaluation = evaluate_plan(without, solver.solve().plan)
         except InfeasibleError:
             evaluation = None
         yield Alternative(f"no {names[m]}", what, without, evaluation)
 
 
-def _relaying(problem: Problem, tier: int) -> Segments:
-    """All segments in which one tier holds no layer and every other at least one."""
+def _relaying(problem: Problem, tier: int, allow_empty_tiers: bool) -> Segments:
+    """All segments in which one tier holds no layer, and every other at least one or as many as it likes."""
     segments = Terms.of(problem, allow_empty_tiers=True).segments
     size = problem.num_layers + 1
     empty = np.eye(size, dtype=bool)
-    wanted = np.repeat(~empty[None], problem.system.num_tiers, axis=0)
+    others = np.ones_like(empty) if allow_empty_tiers else ~empty
+    wanted = np.repeat(others[None], problem.system.num_tiers, axis=0)
     wanted[tier] = empty
     return segments.keep(wanted)

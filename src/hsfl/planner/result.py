@@ -40,6 +40,8 @@ class Evaluation:
 
     plan: Plan
     learning_rate: float
+    target: float
+    """epsilon: the mean squared gradient norm that is reached."""
     rounds: int | None
     """None when the plan never reaches the target."""
     split_latency_s: float
@@ -74,6 +76,7 @@ class Evaluation:
             "cuts": list(self.plan.cuts),
             "intervals": list(self.plan.intervals),
             "learning_rate": self.learning_rate,
+            "target": self.target,
             "rounds": self.rounds,
             "split_latency_s": self.split_latency_s,
             "aggregation_latency_s": list(self.aggregation_latency_s),
@@ -109,6 +112,8 @@ class PlanResult:
     lower_bound_s: float | None
     """No plan has a smaller objective; None when nothing is proven."""
     solve_ms: float
+    allow_empty_tiers: bool = False
+    """Whether tiers that hold no layer were among the plans to choose from."""
     history: tuple[Step, ...] = ()
     """Every iteration of a heuristic."""
     given: Evaluation | None = None
@@ -129,6 +134,23 @@ class PlanResult:
     @property
     def objective_s(self) -> float:
         return self.evaluation.objective_s
+
+    @property
+    def total_latency_s(self) -> float:
+        return self.evaluation.total_latency_s
+
+    @property
+    def rounds(self) -> int | None:
+        return self.evaluation.rounds
+
+    @property
+    def slowest_client(self) -> int:
+        """Counted from 0."""
+        return self.evaluation.slowest_client
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        return self.evaluation.limits
 
     @property
     def gap(self) -> float | None:
@@ -164,6 +186,7 @@ def evaluate_plan(problem: Problem, plan: Plan) -> Evaluation:
     return Evaluation(
         plan=plan,
         learning_rate=problem.learning_rate,
+        target=problem.constants.target,
         rounds=int(rounds) if math.isfinite(rounds) else None,
         split_latency_s=float(parts.total_s),
         aggregation_latency_s=tuple(map(float, aggregation)),

@@ -38,6 +38,11 @@ _IN_WORDS = {
     "too_short": "it needs at least {min_length} of them, not {actual_length}",
     "too_long": "it takes at most {max_length} of them, not {actual_length}",
     "string_pattern_mismatch": "use letters, digits, blanks, _ and -, and start with a letter or a digit",
+    "int_type": "it should be a whole number",
+    "int_from_float": "it should be a whole number",
+    "float_type": "it should be a number",
+    "string_type": "it should be text",
+    "list_type": "it should be a list",
     "string_too_short": "it needs at least {min_length} character",
 }
 
@@ -86,9 +91,9 @@ def _describe(loc: tuple[int | str, ...]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """ ", did you mean X?" for the most similar known word, or nothing."""
+    """A hint at the most similar known word, in parentheses, or nothing."""
     match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f", did you mean {match[0]}?" if match else ""
+    return f" (did you mean {match[0]}?)" if match else ""
 
 
 def _short(value: Any) -> str:

@@ -53,7 +53,7 @@ def make_plan(
     smallest_step, last = (0, num_layers) if allow_empty_tiers else (1, num_layers - 1)
     ordered = all(b - a >= smallest_step for a, b in pairwise(cuts))
     if not ordered or cuts[0] < 1 or cuts[-1] > last:
-        order = "never falling" if allow_empty_tiers else "rising"
+        order = "never falling" if allow_empty_tiers else "rising (unless empty tiers are allowed)"
         raise ScenarioError(
             f"cuts {list(cuts)}: they must be {order} and lie between 1 and {last} for {num_layers} layers"
         )

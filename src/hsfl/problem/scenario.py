@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.resources import files
@@ -82,10 +82,9 @@ class Scenario:
                 if model.name not in DEFAULT_INPUT_SHAPES:
                     nearby, known = nearest(model.name, DEFAULT_INPUT_SHAPES), ", ".join(DEFAULT_INPUT_SHAPES)
                     raise ScenarioError(f"no such built-in model{nearby}; known are {known}")
-                shape = model.input_shape or DEFAULT_INPUT_SHAPES[model.name]
-                path = CATALOG / "profiles" / f"{model.name}-{'x'.join(map(str, shape))}.csv"
-                if path.is_file():
-                    return LayerProfile.from_csv(path)
+                shipped = shipped_profile(model.name, model.input_shape)
+                if shipped is not None:
+                    return shipped
             return self.measure(model, self.folder)
         except HsflError as error:
             if model.name in DEFAULT_INPUT_SHAPES and model.input_shape is not None:
@@ -141,13 +140,15 @@ class Scenario:
             if column is None and needed_for:
                 raise ScenarioError(
                     f"{self.source}: convergence.{field} is missing and the profile has no such column; {needed_for} "
-                    f"needs {len(profile)} numbers, one per layer"
+                    f"needs {len(profile)} numbers, one per layer: measure them, or start from those of a similar "
+                    "built-in model"
                 )
             return column
         if len(values) != len(profile):
+            own = "" if getattr(profile, field) is None else ", or none at all: the profile has its own"
             raise ScenarioError(
                 f"{self.source}: convergence.{field} has {len(values)} numbers; the model has {len(profile)} layers "
-                "and needs one for each"
+                f"and needs one for each{own}"
             )
         return np.array(values, dtype=float)
 
@@ -204,6 +205,13 @@ def read_scenario(path_or_name: str | Path, measure: Callable[[ModelSection, Pat
             "hsfl init FILE writes a file to start from"
         )
     return scenario_from_dict(_parse(path, str(path)), str(path), path.parent, measure)
+
+
+def shipped_profile(name: str, input_shape: Sequence[int] | None = None) -> LayerProfile | None:
+    """The profile of a built-in model that comes with hsfl, if there is one for the shape of its samples."""
+    shape = input_shape or DEFAULT_INPUT_SHAPES[name]
+    path = CATALOG / "profiles" / f"{name}-{'x'.join(map(str, shape))}.csv"
+    return LayerProfile.from_csv(path) if path.is_file() else None
 
 
 def scenario_names() -> list[str]:

@@ -129,15 +129,19 @@ class ConvergenceSection(_Section):
     )
     rounds: Positive | None = Field(
         None,
-        description="Instead of target: the rounds that training with all intervals 1 would need to reach it.",
+        description="Instead of target: the rounds that training with all intervals 1 would need to reach it, at this "
+        "learning rate.",
         examples=[10000],
     )
     slack: NotNegative | None = Field(
-        None, description="With rounds: the target is raised by this part of itself (default 0).", examples=[0.1]
+        None,
+        description="With rounds: the target is made easier, raised by this part of itself (default 0).",
+        examples=[0.1],
     )
     gradient_variance: PerLayer | None = Field(
         None,
-        description="sigma_l^2 of each layer's mini-batch gradient; default: the profile's column.",
+        description="sigma_l^2 of each layer's gradient on a mini-batch of batch_size; default: the profile's column "
+        "(measured with 16).",
         examples=[[0.8, 1.2]],
     )
     gradient_second_moment: PerLayer | None = Field(

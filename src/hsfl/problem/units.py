@@ -53,7 +53,9 @@ def parse(value: object, kind: str) -> float:
             raise ValueError(remedy)
         number, unit = match.groups()
         if unit and unit not in KINDS[kind]:
-            raise ValueError(f"unknown unit {unit!r}; {remedy}")
+            alike = [known for known in KINDS[kind] if known.casefold() == unit.casefold()]
+            hint = f" (did you mean {alike[0]}?)" if alike else ""
+            raise ValueError(f"unknown unit {unit!r}{hint}; {remedy}")
         value = float(number) * (KINDS[kind][unit] if unit else 1.0)
     try:
         value = float(value)

@@ -49,9 +49,8 @@ def draw_objective(problem: Problem, result: PlanResult, path: Path, *, allow_em
         axes.set_ylabel("time to target (other cuts at their best)")
         _label_times(axes.yaxis)
         axes.legend()
-    axes.set_title(
-        f"{result.scenario}: time to target by cuts; best {format_seconds(result.objective_s)} at {list(result.cuts)}"
-    )
+    time = format_seconds(result.total_latency_s)
+    axes.set_title(f"{result.scenario}: time to target by cuts; best {time} at {list(result.cuts)}")
     _save(figure, path)
 
 
@@ -118,5 +117,5 @@ def _save(figure: Figure, path: Path) -> None:
     if kind not in known:
         raise HsflError(f"{path}: not a kind of picture that can be drawn; end the name in {', '.join(sorted(known))}")
     picture = io.BytesIO()
-    figure.savefig(picture, format=kind, dpi=150)
+    figure.savefig(picture, format=kind, dpi=150, bbox_inches="tight")
     write_whole(path, picture.getvalue(), replace=True)

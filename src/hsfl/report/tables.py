@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -13,11 +13,18 @@ from hsfl.planner.baselines import Alternative
 from hsfl.planner.result import Evaluation, PlanResult
 from hsfl.problem.plan import NEVER, Plan
 from hsfl.problem.problem import Problem
-from hsfl.problem.profile import LayerProfile
+from hsfl.problem.profile import FloatArray, LayerProfile
 from hsfl.problem.scenario import Scenario
-from hsfl.problem.units import format_bits, format_flops, format_seconds
+from hsfl.problem.units import format_bits, format_flops, format_rate, format_seconds
 
 _BAR = 32
+_LIMIT = {
+    "compute": "{tier} compute",
+    "uplink": "{tier} ↑",
+    "downlink": "{tier} ↓",
+    "aggregation": "{tier} averaging",
+    "memory": "{tier} memory",
+}
 _WHAT = {
     "compute": "compute in {tier}",
     "uplink": "activations up from {tier}",
@@ -29,32 +36,51 @@ _WHAT = {
 
 def plan_report(problem: Problem, result: PlanResult) -> RenderableType:
     """Everything about a planned scenario."""
+    e, clients = result.evaluation, problem.system.num_clients
     return Group(
         Text(f"{result.scenario}: {_describe_system(problem)}", style="bold"),
-        Text(
-            f"{problem.num_layers} layers, {format_bits(problem.parameter_bits[-1])} of parameters; {_claim(result)}\n"
-        ),
-        _tier_table(problem, result.evaluation),
+        Text(f"{problem.num_layers} layers, {format_bits(problem.parameter_bits[-1])} of parameters"),
+        Text(_claim(result)),
+        *notes(problem),
         Text(),
-        _time_to_target(result),
+        _tier_table(problem, e),
         Text(),
-        Text(
-            f"An average round of the slowest client, {result.evaluation.slowest_client + 1:,} of "
-            f"{problem.system.num_clients:,}:"
-        ),
-        round_bars(problem, result.evaluation),
+        _time_to_target(problem, result),
         Text(),
-        limits_text(problem, result.evaluation),
+        Text(f"An average round of the slowest client (client {e.slowest_client + 1:,} of {clients:,}):"),
+        round_bars(problem, e),
+        Text(),
+        limits_text(problem, e),
     )
 
 
 def _claim(result: PlanResult) -> str:
     solved = f"{result.method}, {result.solve_ms:.3g} ms"
+    kind = "" if result.allow_empty_tiers or len(result.intervals) == 2 else " with every tier used"
     if result.status == "optimal":
-        return f"proven optimal ({solved})"
+        return f"Proven optimal{kind} ({solved})"
     if result.status == "bounded":
-        return f"within {100 * (result.gap or 0):.2g} % of the optimum, proven ({solved})"
-    return f"a heuristic's plan, nothing proven ({solved}, {len(result.history)} iterations)"
+        return f"Proven within {100 * (result.gap or 0):.2g} % of the optimum{kind} ({solved})"
+    return f"A heuristic's plan, nothing proven ({solved}, {len(result.history)} iterations)"
+
+
+def notes(problem: Problem) -> list[Text]:
+    """Numbers so small that their unit was probably forgotten."""
+    found = []
+    for tier in problem.system.tiers:
+        fields: list[tuple[str, FloatArray, float, Callable[[float], str]]] = [
+            ("compute", tier.compute_flops, 1e6, format_flops),
+            ("memory", tier.memory_bits, 8e3, format_bits),
+            ("uplink", tier.uplink_bps, 1e3, format_rate),
+            ("downlink", tier.downlink_bps, 1e3, format_rate),
+            ("fed_uplink", tier.fed_uplink_bps, 1e3, format_rate),
+            ("fed_downlink", tier.fed_downlink_bps, 1e3, format_rate),
+        ]
+        for field, values, least, shown in fields:
+            if values.min() < least:
+                text = f"Note: tiers.{tier.name}.{field} is {shown(float(values.min()))}; is a unit missing?"
+                found.append(Text(text, style="yellow"))
+    return found
 
 
 def _describe_system(problem: Problem) -> str:
@@ -67,7 +93,7 @@ def _tier_table(problem: Problem, evaluation: Evaluation) -> Table:
         table.add_column(header, justify="left" if header in ("tier", "layers") else "right")
     for m, layers in enumerate(evaluation.plan.layers(problem.num_layers)):
         tier = problem.system.tiers[m]
-        averaged = tier.entities > 1
+        averaged = tier.entities > 1 and len(layers) > 0
         table.add_row(
             f"{m + 1} {tier.name}",
             _layer_names(problem.profile, layers),
@@ -98,21 +124,33 @@ def interval_text(interval: int) -> str:
     return "every round" if interval == 1 else f"every {interval:,} rounds"
 
 
-def _time_to_target(result: PlanResult) -> RenderableType:
-    lines = [_timing("time to target", result.evaluation)]
-    if result.given is not None:
-        rate = f"learning rate {result.evaluation.learning_rate:.3g}"
-        lines = [_timing(f"time to target with {rate}", result.evaluation)]
-        lines.append(_timing(f"with the given {result.given.learning_rate:.3g}", result.given, style="dim"))
+def _time_to_target(problem: Problem, result: PlanResult) -> RenderableType:
+    e = result.evaluation
+    if e.learning_rate == problem.learning_rate:
+        return _timing("Time to target", e)
+    lines = [_timing(f"Time to target with the learning rate {e.learning_rate:.3g}", e)]
+    if result.given is None:
+        lines.append(Text(f"The given learning rate {problem.learning_rate:.3g} cannot reach the target."))
+    else:
+        lines.append(_timing(f"With the given {problem.learning_rate:.3g}", result.given, style="dim"))
     return Group(*lines)
 
 
 def _timing(label: str, e: Evaluation, style: str = "") -> Text:
-    rounds = f"{e.rounds:,} rounds" if e.rounds is not None else "never reached"
     text = Text(f"{label}: ", style=style)
     text.append(format_seconds(e.total_latency_s), style=style or "bold green")
-    text.append(f"  ({rounds} of {format_seconds(e.split_latency_s)}; cuts {_numbers(e.plan.cuts)}; ")
-    return text.append(f"intervals {_intervals(e.plan)})")
+    if e.rounds is None:
+        return text.append(f" ({e.target:.4g} is never reached)")
+    rounds = "1 round" if e.rounds == 1 else f"{e.rounds:,} rounds"
+    text.append(f", {rounds} of {format_seconds(average_round(e))} on average\n")
+    text.append(f"(cuts {_numbers(e.plan.cuts)}; intervals {_intervals(e.plan)}; ")
+    return text.append(f"target: mean squared gradient norm {e.target:.4g})")
+
+
+def average_round(e: Evaluation) -> float:
+    """T_S + sum_m T_{m,A}/I_m."""
+    pairs = zip(e.aggregation_latency_s, e.plan.intervals, strict=True)
+    return e.split_latency_s + sum(seconds / interval for seconds, interval in pairs)
 
 
 def round_bars(problem: Problem, evaluation: Evaluation) -> Table:
@@ -132,6 +170,8 @@ def round_bars(problem: Problem, evaluation: Evaluation) -> Table:
     longest = max(seconds for _, seconds, _ in rows) or 1.0
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, seconds, style in rows:
+        if not seconds:
+            continue
         length = round(_BAR * seconds / longest)
         table.add_row(
             name, Text("█" * length or "▏", style=style), format_seconds(seconds), f"{100 * seconds / total:.0f} %"
@@ -146,9 +186,9 @@ def limits_text(problem: Problem, evaluation: Evaluation) -> Text:
     for limit in evaluation.limits:
         what = _WHAT[limit.kind].format(tier=names[limit.tier])
         if limit.kind == "memory":
-            shown.append(f"{what} (without its limit {100 * limit.share:.0f} % less time)")
+            shown.append(f"{what} (without its limit {100 * limit.share:.0f}\u00a0% less time)")
         elif limit.share >= 0.15 or not shown:
-            shown.append(f"{what} ({100 * limit.share:.0f} % of the round)")
+            shown.append(f"{what} ({100 * limit.share:.0f}\u00a0% of the round)")
     return Text("Limited by " + "; ".join(shown) + "." if shown else "Nothing takes time.")
 
 
@@ -179,8 +219,11 @@ def compare_table(result: PlanResult, others: Sequence[Alternative]) -> Renderab
     return Group(*notes)
 
 
-def sweep_table(field: str, points: Sequence[tuple[str, PlanResult | str]]) -> RenderableType:
-    """How the plan moves as a field moves; a point is a result or the sentence that says why there is none."""
+def sweep_table(field: str, points: Sequence[tuple[str, PlanResult | str]], names: Sequence[str]) -> RenderableType:
+    """How the plan moves as a field moves; a point is a result or the sentence that says why there is none.
+
+    `names` are those of the tiers.
+    """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in ("value", "cuts", "intervals", "rounds", "round", "time to target", "limited by"):
         table.add_column(header, justify="left" if header in ("value", "cuts", "intervals", "limited by") else "right")
@@ -197,9 +240,9 @@ def sweep_table(field: str, points: Sequence[tuple[str, PlanResult | str]]) -> R
             _numbers(e.plan.cuts),
             _intervals(e.plan),
             f"{e.rounds:,}",
-            format_seconds(e.split_latency_s),
+            format_seconds(average_round(e)),
             format_seconds(e.total_latency_s),
-            f"{limit.kind} {limit.tier + 1}" if limit else "",
+            _LIMIT[limit.kind].format(tier=names[limit.tier]) if limit else "",
         )
     return Group(Text(f"The plan as {field} moves", style="bold"), table, *failures)
 
