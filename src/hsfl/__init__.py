@@ -7,7 +7,7 @@ result = hsfl.plan(scenario)
 print(result.cuts, result.intervals, result.objective_s, result.gap)
 """
 
-from hsfl.api import compare, evaluate, load_scenario, plan
+from hsfl.api import backend, compare, evaluate, load_scenario, plan
 from hsfl.errors import HsflError
 from hsfl.planner.result import Evaluation, PlanResult
 from hsfl.problem.plan import Plan
@@ -21,6 +21,7 @@ __all__ = [
     "Plan",
     "PlanResult",
     "Scenario",
+    "backend",
     "compare",
     "evaluate",
     "load_scenario",

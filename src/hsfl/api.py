@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hsfl.errors import HsflError, InfeasibleError, ScenarioError
 from hsfl.planner.baselines import Alternative, alternatives
@@ -20,6 +20,9 @@ from hsfl.problem.profile import LayerProfile
 from hsfl.problem.scenario import Scenario, read_scenario
 from hsfl.problem.schema import ModelSection
 from hsfl.theory.convergence import noise_floor
+
+if TYPE_CHECKING:
+    from hsfl.engine import Backend
 
 METHODS = ("exact", "bcd")
 #: A gap up to this is rounding: the plan is proven optimal.
@@ -103,6 +106,27 @@ def compare(
         problem = replace(problem, learning_rate=chosen.evaluation.learning_rate)
         chosen = chosen.plan
     return list(alternatives(problem, chosen, allow_empty_tiers=allow_empty_tiers))
+
+
+def backend(
+    kind: str,
+    layers: Sequence[Any],
+    hosts: Sequence[Sequence[int]],
+    cuts: Sequence[int],
+    optimizer: Mapping[str, Any],
+    **options: Any,
+) -> Backend:
+    """An executor of training rounds: "stacked" (fast) or "reference" (slow, reads like the paper); same numbers.
+
+    `layers` is the model as a list of torch modules (for example the children of `hsfl.models.chain`), `hosts[m][n]` the
+    entity of tier m that serves client n, `cuts` M-1 counts of layers, `optimizer` for example
+    ``{"name": "sgd", "lr": 0.01, "momentum": 0.9}``. Options: `loss` (of outputs and targets; default cross entropy),
+    `dtype`, `device`, `precision` ("fp32", "tf32", "bf16") and `seed` (of dropout). Tiers, entities, clients and
+    layers count from 0 here. Needs torch.
+    """
+    from hsfl.engine import backend as make
+
+    return make(kind, layers, hosts, cuts, optimizer, **options)
 
 
 def check_reachable(problem: Problem) -> None:

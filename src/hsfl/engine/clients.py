@@ -1,0 +1,124 @@
+"""Modules that must know which client a sample belongs to, when an entity works on all its clients' samples at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from hsfl.errors import ModelError
+
+_MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+#: Modules that draw random numbers in a way that cannot be tied to a client.
+_OTHER_DROPOUT = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)
+
+
+class PerClientBatchNorm(_BatchNorm):
+    """Batch normalisation with the statistics of each client's own mini-batch.
+
+    The entity's running statistics move to the mean over its clients of where each alone would have moved them.
+    """
+
+    clients = 1
+
+    def _check_input_dim(self, input: torch.Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not self.training or self.clients == 1:
+            return super().forward(input)
+        x = input.unflatten(0, (self.clients, -1))
+        over = (1, *range(3, x.dim()))
+        variance, mean = torch.var_mean(x, dim=over, correction=0, keepdim=True)
+        output = (x - mean) * torch.rsqrt(variance + self.eps)
+        if self.affine:
+            shape = (-1, *[1] * (x.dim() - 3))
+            output = output * self.weight.view(shape) + self.bias.view(shape)
+        if self.track_running_stats:
+            assert self.running_mean is not None and self.running_var is not None
+            assert self.num_batches_tracked is not None
+            with torch.no_grad():
+                self.num_batches_tracked.add_(1)
+                rate = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
+                count = x[0].numel() // x.shape[2]
+                self.running_mean.lerp_(mean.flatten(1).view(self.clients, -1).mean(0), rate)
+                unbiased = variance.view(self.clients, -1).mean(0) * count / (count - 1)
+                self.running_var.lerp_(unbiased, rate)
+        return output.flatten(0, 1)
+
+
+class SeededDropout(nn.Module):
+    """Dropout whose mask depends on seed, round, place in the model, client and element, and on nothing else.
+
+    So it is the same however clients are grouped into batches, and on every device.
+    """
+
+    keys: torch.Tensor
+    """(clients,): set for every round by `seed_dropout`."""
+
+    def __init__(self, p: float, site: int) -> None:
+        super().__init__()
+        self.p, self.site = p, site
+        self.register_buffer("keys", torch.zeros(1, dtype=torch.int64), persistent=False)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not self.training or self.p == 0:
+            return input
+        x = input.unflatten(0, (len(self.keys), -1))
+        element = torch.arange(x[0].numel(), device=x.device)
+        random = _mixed(_mixed(element * _GOLDEN)[None] ^ self.keys[:, None])
+        keep = (random >> 40 & 0xFFFFFF) >= int(self.p * 2**24)
+        return (x * keep.view(x.shape) / (1 - self.p)).flatten(0, 1)
+
+
+def with_clients(layer: nn.Module, number: int) -> nn.Module:
+    """Replace, in place, what must know clients in layer `number` of the model; the layer or what stands for it."""
+    for site, (parent, name, module) in enumerate(_children(layer)):
+        if isinstance(module, _OTHER_DROPOUT) or (isinstance(module, nn.MultiheadAttention) and module.dropout):
+            raise ModelError(
+                f"layer {number + 1}: {type(module).__name__} draws random numbers that cannot be told apart by "
+                "client; use nn.Dropout"
+            )
+        replacement: nn.Module | None = None
+        if isinstance(module, nn.Dropout):
+            replacement = SeededDropout(module.p, 1000 * number + site)
+        elif isinstance(module, _BatchNorm) and not isinstance(module, PerClientBatchNorm):
+            module.__class__ = PerClientBatchNorm
+        if replacement is not None:
+            replacement.train(module.training)
+            if parent is None:
+                layer = replacement
+            else:
+                setattr(parent, name, replacement)
+    return layer
+
+
+def seed_dropout(modules: Sequence[nn.Module], clients: Sequence[int], seed: int, round_: int) -> None:
+    """Tell the modules which clients' samples come next, in order, and in which round."""
+    for module in modules:
+        if isinstance(module, PerClientBatchNorm):
+            module.clients = len(clients)
+        elif isinstance(module, SeededDropout):
+            words = [[seed, round_, module.site, client] for client in clients]
+            key = torch.zeros(len(clients), dtype=torch.int64)
+            for word in torch.tensor(words, dtype=torch.int64).T:
+                key = _mixed((key ^ word) * _GOLDEN + 1)
+            module.keys = key.to(module.keys.device)
+
+
+def _children(layer: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Module]]:
+    yield None, "", layer
+    for parent in list(layer.modules()):
+        for name, child in list(parent.named_children()):
+            yield parent, name, child
+
+
+def _mixed(x: torch.Tensor) -> torch.Tensor:
+    """splitmix64's finaliser, on signed integers that wrap around."""
+    x = (x ^ (x >> 30 & (1 << 34) - 1)) * _MIX[0]
+    x = (x ^ (x >> 27 & (1 << 37) - 1)) * _MIX[1]
+    return x ^ (x >> 31 & (1 << 33) - 1)
