@@ -118,7 +118,7 @@ def backend(
 ) -> Backend:
     """An executor of training rounds: "stacked" (fast) or "reference" (slow, reads like the paper); same numbers.
 
-    `layers` is the model as a list of torch modules (for example the children of `hsfl.models.chain`), `hosts[m][n]` the
+    `layers` is the model as a list of torch modules, such as the children of `hsfl.models.chain`, `hosts[m][n]` the
     entity of tier m that serves client n, `cuts` M-1 counts of layers, `optimizer` for example
     ``{"name": "sgd", "lr": 0.01, "momentum": 0.9}``. Options: `loss` (of outputs and targets; default cross entropy),
     `dtype`, `device`, `precision` ("fp32", "tf32", "bf16") and `seed` (of dropout). Tiers, entities, clients and
