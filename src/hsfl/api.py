@@ -124,9 +124,11 @@ def backend(
     `dtype`, `device`, `precision` ("fp32", "tf32", "bf16") and `seed` (of dropout). Tiers, entities, clients and
     layers count from 0 here. Needs torch.
     """
-    from hsfl.engine import backend as make
+    from hsfl.engine import BACKENDS
 
-    return make(kind, layers, hosts, cuts, optimizer, **options)
+    if kind not in BACKENDS:
+        raise ScenarioError(f"backend {kind!r}: it must be one of {', '.join(BACKENDS)}")
+    return BACKENDS[kind](layers, hosts, cuts, optimizer, **options)
 
 
 def check_reachable(problem: Problem) -> None:

@@ -1,9 +1,6 @@
 """Training: backends that run rounds of hierarchical split federated learning."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from hsfl.errors import MissingExtraError, ScenarioError
+from hsfl.errors import MissingExtraError
 
 try:
     import torch  # noqa: F401
@@ -16,19 +13,4 @@ from hsfl.engine.stacked import StackedBackend
 
 BACKENDS: dict[str, type[Backend]] = {"reference": ReferenceBackend, "stacked": StackedBackend}
 
-
-def backend(
-    kind: str,
-    layers: Sequence[Any],
-    hosts: Sequence[Sequence[int]],
-    cuts: Sequence[int],
-    optimizer: Mapping[str, Any],
-    **options: Any,
-) -> Backend:
-    """A new backend; see `hsfl.backend`."""
-    if kind not in BACKENDS:
-        raise ScenarioError(f"backend {kind!r}: it must be one of {', '.join(BACKENDS)}")
-    return BACKENDS[kind](layers, hosts, cuts, optimizer, **options)
-
-
-__all__ = ["BACKENDS", "Backend", "backend"]
+__all__ = ["BACKENDS", "Backend"]
