@@ -22,6 +22,7 @@ ALLOWED = {
     "report": {"errors", "problem", "theory", "planner"},
     "cli": {"errors", "problem", "theory", "planner", "models", "report", "api"},
     "__init__": {"errors", "problem", "planner", "api"},
+    "__main__": {"cli"},
 }
 #: Third-party packages and the only parts that may import them.
 CONFINED = {

@@ -11,6 +11,7 @@ from torch import nn
 
 import hsfl
 from hsfl.errors import HsflError
+from hsfl.models import build, chain
 
 BATCH, CLASSES = 4, 3
 OPTIMIZERS = {
@@ -102,6 +103,27 @@ def test_stacked_equals_reference(seed: int, norm: str, dropout: float, optimize
     data = (torch.randn(7, 2, 6, 6, dtype=torch.float64), torch.randint(0, CLASSES, (7,)))
     ours, theirs = (backend.evaluate(data) for backend in both)
     assert ours == pytest.approx(theirs, rel=1e-9)
+
+
+@pytest.mark.parametrize(("name", "shape", "cuts"), [("resnet18", (3, 16, 16), (3, 7)), ("gpt", (12,), (1, 9))])
+def test_traced_models_train_alike(name: str, shape: tuple[int, ...], cuts: tuple[int, int]) -> None:
+    """Chains of traced models: batch norm inside residual blocks, tokens instead of images."""
+    model = build(name, shape)
+    torch.manual_seed(6)
+    inputs = (
+        torch.randn(3, 4, *shape, dtype=torch.float64) if len(shape) == 3 else torch.randint(0, 256, (3, 4, *shape))
+    )
+    targets = torch.randint(0, 10, (3, 4) if len(shape) == 3 else (3, 4, *shape))
+    parts = list(chain(model, inputs[0].float() if inputs.is_floating_point() else inputs[0]))
+    hosts = [[0, 1, 2], [0, 0, 1], [0, 0, 0]]
+    both = [
+        hsfl.backend(kind, parts, hosts, cuts, OPTIMIZERS["momentum"], dtype=torch.float64)
+        for kind in ("reference", "stacked")
+    ]
+    for _ in range(2):
+        ours, theirs = (backend.step(inputs, targets) for backend in both)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
+    assert_same_state(*both)
 
 
 @pytest.mark.parametrize("kind", ["reference", "stacked"])

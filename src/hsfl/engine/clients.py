@@ -33,6 +33,11 @@ class PerClientBatchNorm(_BatchNorm):
             return super().forward(input)
         x = input.unflatten(0, (self.clients, -1))
         over = (1, *range(3, x.dim()))
+        count = x[0].numel() // x.shape[2]
+        if count < 2:
+            raise ValueError(
+                f"batch normalisation needs more than 1 value per channel and client, got {tuple(x.shape[1:])}"
+            )
         variance, mean = torch.var_mean(x, dim=over, correction=0, keepdim=True)
         output = (x - mean) * torch.rsqrt(variance + self.eps)
         if self.affine:
@@ -44,7 +49,6 @@ class PerClientBatchNorm(_BatchNorm):
             with torch.no_grad():
                 self.num_batches_tracked.add_(1)
                 rate = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
-                count = x[0].numel() // x.shape[2]
                 self.running_mean.lerp_(mean.flatten(1).view(self.clients, -1).mean(0), rate)
                 unbiased = variance.view(self.clients, -1).mean(0) * count / (count - 1)
                 self.running_var.lerp_(unbiased, rate)

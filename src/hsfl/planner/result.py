@@ -144,6 +144,18 @@ class PlanResult:
         return self.evaluation.rounds
 
     @property
+    def split_latency_s(self) -> float:
+        return self.evaluation.split_latency_s
+
+    @property
+    def aggregation_latency_s(self) -> tuple[float, ...]:
+        return self.evaluation.aggregation_latency_s
+
+    @property
+    def memory_bits(self) -> tuple[float, ...]:
+        return self.evaluation.memory_bits
+
+    @property
     def slowest_client(self) -> int:
         """Counted from 0."""
         return self.evaluation.slowest_client

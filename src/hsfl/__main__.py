@@ -1,0 +1,5 @@
+"""python -m hsfl"""
+
+from hsfl.cli import main
+
+main()
