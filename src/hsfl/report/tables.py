@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from rich import box
@@ -89,18 +90,17 @@ def _describe_system(problem: Problem) -> str:
 
 def _tier_table(problem: Problem, evaluation: Evaluation) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in ("tier", "layers", "averaged", "taking", "memory", "of"):
+    for header in ("tier", "layers", "averaged", "taking", "memory"):
         table.add_column(header, justify="left" if header in ("tier", "layers") else "right")
     for m, layers in enumerate(evaluation.plan.layers(problem.num_layers)):
         tier = problem.system.tiers[m]
-        averaged = tier.entities > 1 and len(layers) > 0
+        averaged, limit = tier.entities > 1 and len(layers) > 0, float(tier.memory_bits.min())
         table.add_row(
             f"{m + 1} {tier.name}",
             _layer_names(problem.profile, layers),
             interval_text(evaluation.plan.intervals[m]) if averaged else "",
             format_seconds(evaluation.aggregation_latency_s[m]) if averaged else "",
-            format_bits(evaluation.memory_bits[m]),
-            format_bits(float(tier.memory_bits.min())),
+            format_bits(evaluation.memory_bits[m]) + (f" of {format_bits(limit)}" if math.isfinite(limit) else ""),
         )
     return table
 
