@@ -22,13 +22,13 @@ import numpy as np
 from hsfl.errors import InfeasibleError
 from hsfl.planner.search import Search
 from hsfl.planner.slowest import slowest_clients
-from hsfl.planner.terms import IntArray, Segments, Terms, best_intervals
-from hsfl.problem.plan import Plan
+from hsfl.planner.terms import Segments, Terms, best_intervals
+from hsfl.problem.plan import IntArray, Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.units import format_bits
 from hsfl.theory.convergence import quadratic
-from hsfl.theory.latency import demands
+from hsfl.theory.latency import split_latency
 
 #: Up to this many (cut vector, client) pairs are tabulated; beyond, branch and bound.
 TABLE_LIMIT = 20_000_000
@@ -90,7 +90,8 @@ class ExactSolver:
     def best_intervals(self, cuts: Sequence[int]) -> tuple[int, ...]:
         """The best intervals for given cuts (P1, exactly)."""
         row = np.array([cuts])
-        return _solve_table(self.terms, row, self._segments.of(row), self._latency(row)).plan.intervals
+        split = split_latency(self.problem, row, self._slowness)
+        return _solve_table(self.terms, row, self._segments.of(row), split).plan.intervals
 
     def landscape(self) -> tuple[IntArray, FloatArray]:
         """Every cut vector (K, M-1) and its ratio with the best intervals for it (K,)."""
@@ -110,13 +111,7 @@ class ExactSolver:
     @cached_property
     def _split_s(self) -> FloatArray:
         """T_S of every cut vector: (K,)."""
-        cuts = self._segments.cuts
-        rows = max(1, (1 << 22) // self._slowness.shape[1])
-        return np.concatenate([self._latency(cuts[k : k + rows]) for k in range(0, len(cuts), rows)])
-
-    def _latency(self, cuts: IntArray) -> FloatArray:
-        slowest: FloatArray = (demands(self.problem, cuts) @ self._slowness).max(axis=1)
-        return slowest
+        return split_latency(self.problem, self._segments.cuts, self._slowness)
 
     def _solve_by_search(self, terms: Terms, given: Sequence[int] | None) -> Solution:
         search = Search(self.problem, terms, self._slowness)

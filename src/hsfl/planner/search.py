@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hsfl.planner.terms import IntArray, Terms
+from hsfl.planner.terms import Terms
+from hsfl.problem.plan import IntArray, edges
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
 from hsfl.theory.latency import latency_by_cut
@@ -38,7 +39,8 @@ class Search:
     def __init__(self, problem: Problem, terms: Terms, slowness: FloatArray) -> None:
         self._index, self._M, self._L = terms.segments.index, problem.system.num_tiers, problem.num_layers
         self._base, self._per_cut = latency_by_cut(problem, slowness)
-        self._active: list[int] = []
+        # Clients that bounds weigh; those met as the slowest join them.
+        self._active = [int(np.argmax(self._base + self._per_cut.mean(axis=2).sum(axis=0)))]
 
     def latencies(self, cuts: IntArray) -> FloatArray:
         """T_n of the cut vectors: (K, P)."""
@@ -54,9 +56,9 @@ class Search:
         return float(self._start(weights, self._suffixes(weights, free)).max())
 
     def path(self, costs: FloatArray) -> IntArray:
-        """The cut vector with the least sum of the tiers' costs (S,), latency left aside; None costs are infinite."""
-        table = self._table(costs)
-        return self._shortest(np.zeros((1, 0)), self._suffixes(np.zeros((1, 0)), table), table)
+        """The cut vector with the least sum of the tiers' costs (S,), latency left aside."""
+        table, weightless = self._table(costs), np.zeros((1, len(self._active)))
+        return self._shortest(weightless, self._suffixes(weightless, table), table)
 
     def minimise(self, costs: FloatArray, start: IntArray, deadline: float) -> Minimum:
         """Minimise T_S(c) + sum of the costs (S,) of the tiers' segments, from a cut vector to start with."""
@@ -71,7 +73,7 @@ class Search:
         self, table: FloatArray, weights: FloatArray, best: IntArray, best_value: float, deadline: float
     ) -> Minimum:
         suffixes = self._suffixes(weights, table)
-        weighted = np.einsum("wp,mpl->mwl", weights, self._per_cut[:, self._active])
+        weighted = self._weighted(weights)
         first = np.flatnonzero(np.isfinite(table[0, 0]))
         stack = [
             self._extended(
@@ -132,20 +134,24 @@ class Search:
         """(M, L+1, L+1): the costs of segments, infinite where none is allowed."""
         return np.where(self._index >= 0, costs[self._index], np.inf)
 
+    def _weighted(self, weights: FloatArray) -> FloatArray:
+        """(M-1, W, L+1): what each cut adds to every weighted mean of the active clients' latencies."""
+        means: FloatArray = np.einsum("wp,mpl->mwl", weights, self._per_cut[:, self._active])
+        return means
+
     def _suffixes(self, weights: FloatArray, table: FloatArray) -> FloatArray:
         """(M-1, W, L+1): the least cost of everything after cut m, when it lies after layer l."""
-        weighted = np.einsum("wp,mpl->mwl", weights, self._per_cut[:, self._active]) if weights.size else None
+        weighted = self._weighted(weights)
         suffixes = np.empty((self._M - 1, len(weights), self._L + 1))
         suffixes[-1] = table[-1, :, -1]
         for m in range(self._M - 3, -1, -1):
-            onward = suffixes[m + 1] if weighted is None else suffixes[m + 1] + weighted[m + 1]
-            for w, row in enumerate(onward):
+            for w, row in enumerate(suffixes[m + 1] + weighted[m + 1]):
                 suffixes[m, w] = (table[m + 1] + row).min(axis=1)
         return suffixes
 
     def _start(self, weights: FloatArray, suffixes: FloatArray, table: FloatArray | None = None) -> FloatArray:
         """(W,): the least total cost for each weighting: a lower bound of the minimum."""
-        onward = suffixes[0] + np.einsum("wp,pl->wl", weights, self._per_cut[0, self._active])
+        onward = suffixes[0] + self._weighted(weights)[0]
         first = np.where(self._index[0, 0] >= 0, 0.0, np.inf) if table is None else table[0, 0]
         least: FloatArray = weights @ self._base[self._active] + (first + onward).min(axis=1)
         return least
@@ -154,10 +160,7 @@ class Search:
         """The cut vector that attains the least total cost for one weighting (W = 1)."""
         cuts, last = [], 0
         for m in range(self._M - 1):
-            onward = table[m, last] + suffixes[m, 0]
-            if weights.size:
-                onward = onward + weights[0] @ self._per_cut[m, self._active]
-            last = int(np.argmin(onward))
+            last = int(np.argmin(table[m, last] + suffixes[m, 0] + weights[0] @ self._per_cut[m, self._active]))
             cuts.append(last)
         return np.array(cuts)
 
@@ -166,8 +169,6 @@ class Search:
 
         Multiplicative weights on the Lagrangian dual: clients that are slow at the current shortest path gain weight.
         """
-        if not self._active:
-            self._active = [int(np.argmax(self._base + self._per_cut.mean(axis=2).sum(axis=0)))]
         weight = np.full(len(self._active), 1 / len(self._active))
         tried: list[FloatArray] = []
         values: list[float] = []
@@ -197,8 +198,8 @@ class Search:
 
     def _best_of(self, cuts: IntArray, table: FloatArray) -> tuple[IntArray, float]:
         """The best of some whole cut vectors, with the true slowest of all clients."""
-        edges = np.column_stack((np.zeros(len(cuts), dtype=np.int64), cuts, np.full(len(cuts), self._L)))
-        cost = table[np.arange(self._M), edges[:, :-1], edges[:, 1:]].sum(axis=1)
+        at = edges(cuts, self._L)
+        cost = table[np.arange(self._M), at[:, :-1], at[:, 1:]].sum(axis=1)
         rows = max(1, 4 * _BLOCK // len(self._base))
         split = np.concatenate([self.latencies(cuts[k : k + rows]).max(axis=1) for k in range(0, len(cuts), rows)])
         k = int(np.argmin(split + cost))

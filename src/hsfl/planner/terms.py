@@ -11,12 +11,11 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from hsfl.problem.plan import NEVER
-from hsfl.problem.problem import Problem
+from hsfl.problem.plan import NEVER, IntArray, edges
+from hsfl.problem.problem import Problem, cumulative
 from hsfl.problem.profile import FloatArray
 from hsfl.theory.convergence import drift_coefficients, noise_floor, quadratic
 
-IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 
@@ -60,9 +59,8 @@ class Segments:
     def of(self, cuts: IntArray) -> IntArray:
         """The M segments of each of some cut vectors: (..., M)."""
         M, L = self.index.shape[0], self.index.shape[1] - 1
-        ends = np.full((*cuts.shape[:-1], 1), L)
-        edges = np.concatenate((0 * ends, cuts, ends), axis=-1)
-        chosen: IntArray = self.index[np.arange(M), edges[..., :-1], edges[..., 1:]]
+        at = edges(cuts, L)
+        chosen: IntArray = self.index[np.arange(M), at[..., :-1], at[..., 1:]]
         return chosen
 
     def keep(self, allowed: BoolArray) -> Segments:
@@ -85,21 +83,19 @@ class Terms:
     @classmethod
     def of(cls, problem: Problem, segments: Segments | None = None, *, allow_empty_tiers: bool = False) -> Terms:
         """The terms of the given segments, or of all that order (C4) and memory (C5) allow."""
-        M, L = problem.system.num_tiers, problem.num_layers
         if segments is None:
-            segments = _in_order(M, L, allow_empty_tiers)
+            segments = _in_order(problem.system.num_tiers, problem.num_layers, allow_empty_tiers)
             limit = problem.system.memory_per_client_bits
             if np.isfinite(limit).any():
                 size = problem.client_memory_bits
                 segments = segments.keep(size[None, :] - size[:, None] < limit[:, None, None])
         tier, first, last = segments.tier, segments.first, segments.last
         parameters = problem.parameter_bits
-        cumulative = np.zeros((3, M, L + 1))
-        np.cumsum(drift_coefficients(problem), axis=-1, out=cumulative[..., 1:])
+        drift = cumulative(drift_coefficients(problem))
         return cls(
             segments,
             (parameters[last] - parameters[first]) * problem.system.fed_seconds_per_bit[tier],
-            cumulative[:, tier, last] - cumulative[:, tier, first],
+            drift[:, tier, last] - drift[:, tier, first],
             problem.constants.target - noise_floor(problem),
         )
 

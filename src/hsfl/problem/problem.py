@@ -66,12 +66,12 @@ class Problem:
     @cached_property
     def work_flops(self) -> FloatArray:
         """(L+1,): FLOPs of the first l layers for one mini-batch, forward and backward (W_l = rho_l + varpi_l)."""
-        return _cumulative(self.batch_size * (self.profile.forward_flops + self.profile.backward_flops))
+        return cumulative(self.batch_size * (self.profile.forward_flops + self.profile.backward_flops))
 
     @cached_property
     def parameter_bits(self) -> FloatArray:
         """(L+1,): bits of the first l layers' parameters (delta_l)."""
-        return _cumulative(self.profile.parameter_bits)
+        return cumulative(self.profile.parameter_bits)
 
     @cached_property
     def client_memory_bits(self) -> FloatArray:
@@ -81,8 +81,9 @@ class Problem:
         """
         profile = self.profile
         activations = self.batch_size * (profile.activation_bits + profile.gradient_bits)
-        return _cumulative(activations + profile.optimizer_bits + profile.parameter_bits)
+        return cumulative(activations + profile.optimizer_bits + profile.parameter_bits)
 
 
-def _cumulative(per_layer: FloatArray) -> FloatArray:
-    return np.concatenate(([0.0], np.cumsum(per_layer)))
+def cumulative(per_layer: FloatArray) -> FloatArray:
+    """Sums over the first l layers, l = 0..L, along the last axis: (..., L+1)."""
+    return np.concatenate((np.zeros((*per_layer.shape[:-1], 1)), np.cumsum(per_layer, axis=-1)), axis=-1)

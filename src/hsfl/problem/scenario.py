@@ -18,11 +18,12 @@ from pydantic import ValidationError
 from hsfl.errors import HsflError, ScenarioError
 from hsfl.problem.messages import first_problem, nearest
 from hsfl.problem.notation import toml_value
+from hsfl.problem.plan import IntArray
 from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import FloatArray, LayerProfile
 from hsfl.problem.quantity import Quantity
 from hsfl.problem.schema import MAX_ENTITIES, ModelSection, ScenarioFile, TierSection
-from hsfl.problem.system import IntArray, System, Tier
+from hsfl.problem.system import System, Tier
 
 CATALOG = files("hsfl") / "catalog"
 #: Position of each drawn field in a tier's random streams; append only, so that draws stay what they are.

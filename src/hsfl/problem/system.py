@@ -8,9 +8,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from hsfl.problem.plan import IntArray
 from hsfl.problem.profile import FloatArray
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

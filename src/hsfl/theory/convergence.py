@@ -11,7 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from hsfl.problem.problem import Problem
+from hsfl.problem.plan import edges
+from hsfl.problem.problem import Problem, cumulative
 from hsfl.problem.profile import FloatArray
 
 
@@ -50,13 +51,9 @@ def drift_coefficients(problem: Problem) -> FloatArray:
 
 def drift(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
     """The drift term of every tier: (..., M)."""
-    cuts, intervals = np.asarray(cuts), np.asarray(intervals, dtype=float)
-    M, L = problem.system.num_tiers, problem.num_layers
-    cumulative = np.concatenate((np.zeros((3, M, 1)), np.cumsum(drift_coefficients(problem), axis=-1)), axis=-1)
-    ends = np.full((*cuts.shape[:-1], 1), L)
-    first, last = np.concatenate((0 * ends, cuts), axis=-1), np.concatenate((cuts, ends), axis=-1)
-    tier = np.arange(M)
-    return quadratic(cumulative[:, tier, last] - cumulative[:, tier, first], intervals)
+    sums, at = cumulative(drift_coefficients(problem)), edges(cuts, problem.num_layers)
+    tier = np.arange(problem.system.num_tiers)
+    return quadratic(sums[:, tier, at[..., 1:]] - sums[:, tier, at[..., :-1]], np.asarray(intervals, dtype=float))
 
 
 def quadratic(coefficients: FloatArray, intervals: FloatArray) -> FloatArray:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hsfl.problem.plan import edges
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
 
@@ -40,8 +41,7 @@ def demands(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
     """
     cuts = np.asarray(cuts)
     b, profile = problem.batch_size, problem.profile
-    edges = _edges(problem, cuts)
-    work = np.diff(problem.work_flops[edges], axis=-1)
+    work = np.diff(problem.work_flops[edges(cuts, problem.num_layers)], axis=-1)
     return np.concatenate((work, b * profile.activation_bits[cuts - 1], b * profile.gradient_bits[cuts - 1]), axis=-1)
 
 
@@ -67,10 +67,10 @@ def latency_by_cut(problem: Problem, slowness: FloatArray) -> tuple[FloatArray, 
     return work[-1] * f[-1], per_cut
 
 
-def split_latency(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
-    """T_S(c) = max_n T_n(c): (...)."""
+def split_latency(problem: Problem, cuts: npt.ArrayLike, slowness: FloatArray | None = None) -> FloatArray:
+    """T_S(c) = max_n T_n(c): (...), over all clients or those given by columns of `System.slowness`."""
+    slowness = problem.system.slowness if slowness is None else slowness
     demand = demands(problem, cuts)
-    slowness = problem.system.slowness
     flat = demand.reshape(-1, demand.shape[-1])
     rows = max(1, _CHUNK // slowness.shape[1])
     latency = [(flat[k : k + rows] @ slowness).max(axis=1) for k in range(0, len(flat), rows)]
@@ -87,21 +87,15 @@ def aggregation_latency(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
 
     The paper leaves the top tier out because it has one server there; here it counts like any other.
     """
-    sizes = np.diff(problem.parameter_bits[_edges(problem, np.asarray(cuts))], axis=-1)
+    sizes = np.diff(problem.parameter_bits[edges(cuts, problem.num_layers)], axis=-1)
     return sizes * problem.system.fed_seconds_per_bit
 
 
 def client_memory(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
     """Bits each tier holds for one client: (..., M), the sum in C5; an entity with N_m^j clients holds that many."""
-    return np.diff(problem.client_memory_bits[_edges(problem, np.asarray(cuts))], axis=-1)
+    return np.diff(problem.client_memory_bits[edges(cuts, problem.num_layers)], axis=-1)
 
 
 def fits_memory(problem: Problem, cuts: npt.ArrayLike) -> npt.NDArray[np.bool_]:
     """C5: whether every entity of each tier holds what it has to: (..., M)."""
     return client_memory(problem, cuts) < problem.system.memory_per_client_bits
-
-
-def _edges(problem: Problem, cuts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """c_0 = 0, the cuts, c_M = L: (..., M+1)."""
-    ends = np.full((*cuts.shape[:-1], 1), problem.num_layers)
-    return np.concatenate((np.zeros_like(ends), cuts, ends), axis=-1)
