@@ -43,11 +43,11 @@ def draw_objective(problem: Problem, result: PlanResult, path: Path, *, allow_em
         for m in range(cuts.shape[1]):
             places = np.unique(cuts[:, m])
             best = [seconds[cuts[:, m] == place].min() for place in places]
-            (line,) = axes.semilogy(places, best, ".-", label=f"cut {m + 1}: {names[m]} | {names[m + 1]}")
+            (line,) = axes.plot(places, best, ".-", label=f"cut {m + 1}: {names[m]} | {names[m + 1]}")
             axes.plot(result.cuts[m], result.objective_s, "*", markersize=16, color=line.get_color(), mec="black")
         axes.set_xlabel("the cut lies after layer")
         axes.set_ylabel("time to target (other cuts at their best)")
-        _label_times(axes.yaxis)
+        _time_axis(axes)
         axes.legend()
     time = format_seconds(result.total_latency_s)
     axes.set_title(f"{result.scenario}: time to target by cuts; best {time} at {list(result.cuts)}")
@@ -61,7 +61,7 @@ def _heat_map(axes: Axes, cuts: Any, seconds: FloatArray, num_layers: int, resul
     grid[cuts[:, 1], cuts[:, 0]] = seconds
     image = axes.imshow(grid, origin="lower", norm=LogNorm(), cmap="viridis_r", aspect="equal")
     bar = axes.figure.colorbar(image, ax=axes, label="time to target with the best intervals")
-    _label_times(bar.ax.yaxis)
+    _log_times(bar.ax.yaxis, float(seconds.min()), float(seconds.max()))
     axes.plot(*result.cuts, "*", markersize=18, color="red", mec="white")
     low, high = 0.5, num_layers + 0.5
     axes.set_xlim(low, high)
@@ -76,9 +76,9 @@ def draw_sweep(field: str, points: Sequence[tuple[str, PlanResult]], path: Path)
     time_axes, cut_axes, interval_axes = figure.subplots(3, 1, sharex=True)
     x = np.arange(len(points))
     results = [result for _, result in points]
-    time_axes.semilogy(x, [r.objective_s for r in results], "o-", color="black")
+    time_axes.plot(x, [r.objective_s for r in results], "o-", color="black")
     time_axes.set_ylabel("time to target")
-    _label_times(time_axes.yaxis)
+    _time_axis(time_axes)
     time_axes.set_title(f"{results[0].scenario}: the plan as {field} moves")
     for m in range(len(results[0].cuts)):
         cut_axes.plot(x, [r.cuts[m] for r in results], "s-", label=f"cut {m + 1}")
@@ -97,9 +97,29 @@ def draw_sweep(field: str, points: Sequence[tuple[str, PlanResult]], path: Path)
     _save(figure, path)
 
 
-def _label_times(axis: Axis) -> None:
-    for set_formatter in (axis.set_major_formatter, axis.set_minor_formatter):
-        set_formatter(lambda value, _: format_seconds(value))
+def _time_axis(axes: Axes) -> None:
+    """Logarithmic over a wide range; else from zero, so that small changes look small and no two labels are alike."""
+    low, high = axes.dataLim.intervaly
+    if high > 3 * low:
+        axes.set_yscale("log")
+        _log_times(axes.yaxis, low, high)
+    else:
+        axes.set_ylim(0, 1.1 * high)
+        axes.yaxis.set_major_formatter(lambda value, _: format_seconds(value))
+
+
+def _log_times(axis: Axis, low: float, high: float) -> None:
+    """Ticks at durations that people use, on a logarithmic axis; at its ends where fewer than two lie between."""
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    minute, hour, day, year = 60, 3600, 86400, 365 * 86400
+    steps = [(1e-3, (1, 2, 5, 10, 20, 50, 100, 200, 500)), (1, (1, 2, 5, 10, 20, 30))]
+    steps += [(minute, (1, 2, 5, 10, 20, 30)), (hour, (1, 2, 5, 10)), (day, (1, 2, 5, 10, 20, 50, 100, 200))]
+    steps += [(year, (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000))]
+    ticks = [unit * count for unit, counts in steps for count in counts if low <= unit * count <= high]
+    axis.set_major_locator(FixedLocator(ticks if len(ticks) > 1 else [low, high]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: format_seconds(value))
 
 
 def _figure(width: float, height: float) -> Figure:
