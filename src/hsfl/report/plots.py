@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hsfl.errors import HsflError, MissingExtraError
+from hsfl.files import write_whole
 from hsfl.planner.exact import ExactSolver
 from hsfl.planner.result import PlanResult
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.units import format_seconds
-from hsfl.report.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ def draw_objective(problem: Problem, result: PlanResult, path: Path, *, allow_em
     problem = replace(problem, learning_rate=result.evaluation.learning_rate)
     cuts, ratio = ExactSolver(problem, allow_empty_tiers=allow_empty_tiers).landscape()
     seconds = 2 * problem.constants.initial_gap / problem.step * ratio
-    figure = _figure(6.4, 5.2)
+    figure = new_figure(6.4, 5.2)
     axes = figure.subplots()
     names = [t.name for t in problem.system.tiers]
     if problem.system.num_tiers == 3:
@@ -72,7 +72,7 @@ def draw_sweep(field: str, points: Sequence[tuple[str, PlanResult]], path: Path)
     """Time to target, cuts and intervals against the values of a field."""
     if not points:
         raise HsflError("no value of the sweep has a plan, so there is nothing to draw; try other values")
-    figure = _figure(7.0, 7.0)
+    figure = new_figure(7.0, 7.0)
     time_axes, cut_axes, interval_axes = figure.subplots(3, 1, sharex=True)
     x = np.arange(len(points))
     results = [result for _, result in points]
@@ -122,7 +122,7 @@ def _log_times(axis: Axis, low: float, high: float) -> None:
     axis.set_major_formatter(lambda value, _: format_seconds(value))
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:

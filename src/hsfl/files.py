@@ -20,6 +20,8 @@ def write_whole(path: Path, data: bytes, *, replace: bool) -> None:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
+                file.flush()
+                os.fsync(file.fileno())  # or a crash could leave the new name with nothing in it
             os.chmod(temporary, 0o666 & ~_umask())
             os.replace(temporary, path)
         except BaseException:
