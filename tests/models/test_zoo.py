@@ -132,14 +132,14 @@ def test_factory_is_found_in_the_folder_and_sys_path_restored(folder: Path, monk
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("factories", "package.module:callable"),
-        ("factories:", "package.module:callable"),
-        (":build", "package.module:callable"),
+        ("factories", "package.module:function"),
+        ("factories:", "package.module:function"),
+        (":build", "package.module:function"),
         ("no_such_module:build", "no module no_such_module in"),
         ("factories.sub:build", "factories.sub"),
         ("factories:biuld", "did you mean build?"),
         ("factories:zzz", "has no zzz"),
-        ("factories:answer", "is a int; name a callable"),
+        ("factories:answer", "is a int; name a function"),
         ("factories:broken", "raised OSError (no weights)"),
         ("factories:needs", "raised TypeError"),
         ("factories:text", "returned a str; a factory must return an nn.Module"),

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import importlib
-import importlib.machinery
 import itertools
 import math
-import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from hsfl.errors import ModelError
+from hsfl.factory import Factory
 from hsfl.models.trace import first_line
 
 Shape = tuple[int, ...]
@@ -267,68 +264,8 @@ def _times(shape: Sequence[int]) -> str:
 
 
 def load_factory(spec: str, search: Path | None) -> nn.Module:
-    """Call the factory named by "package.module:callable" and return its model.
-
-    The module is looked for in the folder `search`, then in the working directory, then where Python looks.
-    """
-    module_name, colon, attribute = spec.partition(":")
-    if not (colon and module_name and attribute):
-        raise ModelError(f"{spec!r} does not name a model factory; write it as package.module:callable")
-    if module_name.endswith(".py"):
-        raise ModelError(f"{spec}: write the module's name, not its file: {module_name[:-3]}:{attribute}")
-    folders = list(dict.fromkeys(str(Path(f).resolve()) for f in (search, Path()) if f is not None))
-    with _importing_from(folders):
-        _forget_namesake(module_name.partition(".")[0], folders)
-        try:
-            module = importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-                raise _failed(spec, f"importing {module_name}", error) from None
-            raise ModelError(
-                f"{spec}: no module {error.name} in {' or '.join(folders)}; name one that can be imported from there"
-            ) from None
-        except (Exception, SystemExit) as error:
-            raise _failed(spec, f"importing {module_name}", error) from None
-        factory = getattr(module, attribute, None)
-        if factory is None:
-            known = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
-            near = difflib.get_close_matches(attribute, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "name a callable that the module defines"
-            raise ModelError(f"{spec}: module {module_name} has no {attribute}; {hint}")
-        if not callable(factory):
-            raise ModelError(f"{spec} is a {type(factory).__name__}; name a callable that returns an nn.Module")
-        try:
-            model = factory()
-        except (Exception, SystemExit) as error:
-            raise _failed(spec, "calling it without arguments", error) from None
+    """Call the factory named by "package.module:function" and return its model; `search` is a folder to look in."""
+    model = Factory(spec, search, spec, ModelError).call()
     if not isinstance(model, nn.Module):
         raise ModelError(f"{spec} returned a {type(model).__name__}; a factory must return an nn.Module")
     return model
-
-
-def _failed(spec: str, action: str, error: BaseException) -> ModelError:
-    reason = " ".join(str(error).split()) or "no message"
-    return ModelError(
-        f"{spec}: {action} raised {type(error).__name__} ({reason}); a factory must import and run by itself"
-    )
-
-
-@contextmanager
-def _importing_from(folders: list[str]) -> Iterator[None]:
-    before = sys.path[:]
-    sys.path[:0] = folders
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path[:] = before
-
-
-def _forget_namesake(package: str, folders: list[str]) -> None:
-    """Drop an imported module that another folder's module of the same name would otherwise hide behind."""
-    found = importlib.machinery.PathFinder.find_spec(package, folders)
-    loaded = sys.modules.get(package)
-    origin = getattr(loaded, "__file__", None)
-    if found and found.origin and origin and Path(origin).resolve() != Path(found.origin).resolve():
-        for name in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
-            del sys.modules[name]
