@@ -1,0 +1,100 @@
+"""Which samples every client trains on in every round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Indices = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.uint8]
+
+#: Pixels that a crop can shift an image by, either way.
+SHIFT = 4
+#: What separates the random streams that one seed feeds.
+_TRAINING, _PROBE = 101, 102
+#: Samples that are drawn at a time; a generator costs about as much to make as a thousand samples to shuffle.
+_PAGE = 2048
+
+
+class Sampler:
+    """Mini-batches without a state: a client's batch in a round follows from the seed, the client and the round.
+
+    Client n has an endless stream of samples, one shuffle of its own samples after the other, and round t takes the
+    stream's samples from t b to (t + 1) b. So nothing needs to be saved to resume training, and it does not matter how
+    rounds are grouped or what other clients there are. A page of the stream holds a whole number of shuffles and comes
+    from one generator, which is seeded by (seed, n, page).
+    """
+
+    def __init__(self, parts: Sequence[Indices], batch_size: int, seed: int, augment: Sequence[str] = ()) -> None:
+        """`parts` are the training samples of each client, `augment` the changes that are drawn with each sample."""
+        self.batch_size = batch_size
+        self.augment = frozenset(augment)
+        self._parts = [np.asarray(part, dtype=np.int64) for part in parts]
+        self._seed = seed
+        self._shuffles = [max(1, _PAGE // len(part)) for part in self._parts]  # per page
+        self._last: dict[int, tuple[int, Indices, Codes]] = {}
+
+    def draw(self, first_round: int, count: int) -> Indices:
+        """The batches of `count` rounds, (count, clients, batch_size, K).
+
+        K is 1, the sample's index in the training set; with augmentation it is 4: index, downward and rightward offset
+        of the window that a crop cuts out of the padded image (0..8, where 4 is no shift), and flip (0 or 1).
+        """
+        size = count * self.batch_size
+        samples = np.empty((len(self._parts), size), dtype=np.int64)
+        codes = np.empty((len(self._parts), size if self.augment else 0), dtype=np.uint8)
+        for client in range(len(self._parts)):
+            self._fill(client, first_round * self.batch_size, samples[client], codes[client])
+        draws = self._decode(samples, codes) if self.augment else samples[..., None]
+        return np.ascontiguousarray(draws.reshape(len(self._parts), count, self.batch_size, -1).swapaxes(0, 1))
+
+    def probe(self, round_: int, batches: int) -> Indices:
+        """Samples for measuring gradients in a round, (clients, batches, batch_size), that training does not depend on.
+
+        A client's samples repeat only where it has fewer than asked for, and then equally often, give or take one.
+        """
+        size = batches * self.batch_size
+        probe = np.empty((len(self._parts), size), dtype=np.int64)
+        for client, part in enumerate(self._parts):
+            generator = np.random.default_rng([self._seed, _PROBE, client, round_])
+            shuffles = [generator.permutation(part) for _ in range(-(-size // len(part)))]
+            probe[client] = np.concatenate(shuffles)[:size]
+        return probe.reshape(len(self._parts), batches, self.batch_size)
+
+    def _fill(self, client: int, start: int, samples: Indices, codes: Codes) -> None:
+        """Copy the client's stream from `start` on."""
+        length = len(self._parts[client]) * self._shuffles[client]
+        filled = 0
+        while filled < len(samples):
+            page, offset = divmod(start + filled, length)
+            shuffled, code = self._page(client, page)
+            stop = min(len(samples), filled + length - offset)
+            samples[filled:stop] = shuffled[offset : offset + stop - filled]
+            if len(codes):
+                codes[filled:stop] = code[offset : offset + stop - filled]
+            filled = stop
+
+    def _page(self, client: int, page: int) -> tuple[Indices, Codes]:
+        """A page of the client's stream and of its changes; the last one is kept, since the next block begins there."""
+        last = self._last.get(client)
+        if last is None or last[0] != page:
+            generator = np.random.default_rng([self._seed, _TRAINING, client, page])
+            shuffled = generator.permuted(np.tile(self._parts[client], (self._shuffles[client], 1)), axis=1).ravel()
+            size = shuffled.size if self.augment else 0
+            codes = generator.integers(2 * (2 * SHIFT + 1) ** 2, size=size, dtype=np.uint8)
+            last = self._last[client] = page, shuffled, codes
+        return last[1:]
+
+    def _decode(self, samples: Indices, codes: Codes) -> Indices:
+        """Index, offsets and flip of every sample; one code holds both offsets and the flip."""
+        draws = np.empty((*samples.shape, 4), dtype=np.int64)
+        draws[..., 0] = samples
+        shift, draws[..., 3] = np.divmod(codes, 2)
+        draws[..., 1], draws[..., 2] = np.divmod(shift, 2 * SHIFT + 1)
+        if "crop" not in self.augment:
+            draws[..., 1:3] = SHIFT
+        if "flip" not in self.augment:
+            draws[..., 3] = 0
+        return draws

@@ -1,0 +1,123 @@
+"""A training and a test set that fit the model's input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hsfl.data import factory, files
+from hsfl.errors import ScenarioError
+from hsfl.problem.schema import DataSection
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Inputs and int64 targets, (n,) or (n, ...), for training and for testing.
+
+    Images are uint8 (n, channels, height, width), and `mean` and `std` are those of each channel over the training
+    images, scaled to 0..1 and before any padding. Other inputs, floating-point numbers and int64 tokens, have neither.
+    """
+
+    name: str
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+
+    @property
+    def num_classes(self) -> int:
+        """One more than the largest target."""
+        return 1 + max(int(targets.max()) for _, targets in (self.train, self.test))
+
+
+def load_dataset(
+    section: DataSection, *, input_shape: tuple[int, ...], scenario_folder: Path | None, data_folder: Path | None
+) -> Dataset:
+    """The data that [data] names, for a model that takes samples of `input_shape`.
+
+    Named data is looked for in `data_folder`, in $HSFL_DATA and in the cache; a factory's module in `scenario_folder`
+    first.
+    """
+    if (section.name is None) == (section.factory is None):
+        given = "neither" if section.name is None else "both"
+        raise ScenarioError(f"data needs exactly one of name and factory, and has {given}")
+    if section.name is not None:
+        label, field = str(section.name), f"data.name = {section.name}"
+        train, test = (_tensors(part) for part in files.read_named(section.name, data_folder))
+    else:
+        label, field = str(section.factory), f"data.factory = {section.factory}"
+        train, test = factory.load(label, scenario_folder)
+    for part, tensors in (("training", train), ("test", test)):
+        _check(field, part, *tensors)
+    if train[0].dtype != test[0].dtype:
+        raise ScenarioError(f"{field}: training inputs are {train[0].dtype} but test inputs {test[0].dtype}")
+    if train[1].shape[1:] != test[1].shape[1:]:
+        shapes = " but test targets ".join(_times(part[1].shape[1:]) for part in (train, test))
+        raise ScenarioError(f"{field}: training targets are {shapes} per sample; make them equal")
+    images = train[0].dtype == torch.uint8
+    mean, std = _statistics(train[0]) if images else (None, None)
+    train, test = ((_fit(inputs, input_shape, field), targets) for inputs, targets in (train, test))
+    return Dataset(label, train, test, mean, std)
+
+
+def _tensors(part: files.Part) -> tuple[Tensor, Tensor]:
+    images, labels = part
+    return torch.from_numpy(images.copy()), torch.from_numpy(labels.astype(np.int64))
+
+
+def _check(field: str, part: str, inputs: Tensor, targets: Tensor) -> None:
+    """Refuse data that training could only fail on later."""
+    if not len(inputs) or len(inputs) != len(targets):
+        raise ScenarioError(
+            f"{field}: {len(inputs)} {part} inputs and {len(targets)} {part} targets; give equally many of both, and "
+            "at least one"
+        )
+    if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
+        raise ScenarioError(f"{field}: {part} inputs hold nan or infinite numbers; give finite ones")
+    if int(targets.min()) < 0:
+        raise ScenarioError(f"{field}: a {part} target is {int(targets.min())}; count classes from 0")
+
+
+def _statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, exact from the counts of its 256 values."""
+    levels = torch.arange(256, dtype=torch.float64) / 255
+    means, deviations = [], []
+    for channel in range(images.shape[1]):
+        counts = torch.bincount(images[:, channel].flatten(), minlength=256).double()
+        share = counts / counts.sum()
+        mean = float(share @ levels)
+        means.append(mean)
+        deviations.append(float(share @ (levels - mean) ** 2) ** 0.5 or 1.0)  # a constant channel stays constant
+    return tuple(means), tuple(deviations)
+
+
+def _fit(inputs: Tensor, input_shape: tuple[int, ...], field: str) -> Tensor:
+    """Samples of `input_shape`: smaller images get a frame of zeros, everything else must fit already."""
+    shape = tuple(inputs.shape[1:])
+    if shape == input_shape:
+        return inputs
+    wanted = f"model.input_shape = [{', '.join(map(str, input_shape))}]"
+    if inputs.dtype != torch.uint8 or len(input_shape) != 3:
+        raise ScenarioError(f"{field}: a sample is {_times(shape)}, unlike {wanted}; make them equal")
+    if shape[0] != input_shape[0]:
+        raise ScenarioError(
+            f"{field}: its images have {shape[0]} channel{'s' if shape[0] > 1 else ''}, unlike {wanted}; set the first "
+            f"of input_shape to {shape[0]} or use other data"
+        )
+    frame = [wanted_size - size for size, wanted_size in zip(shape[1:], input_shape[1:], strict=True)]
+    if min(frame) < 0:
+        raise ScenarioError(
+            f"{field}: its images of {_times(shape[1:])} do not fit into {wanted}; make that at least as large"
+        )
+    top, left = frame[0] // 2, frame[1] // 2
+    return functional.pad(inputs, (left, frame[1] - left, top, frame[0] - top))
+
+
+def _times(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "a single number"

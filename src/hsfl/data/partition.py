@@ -1,0 +1,136 @@
+"""Which training samples each client has."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hsfl.errors import ScenarioError
+from hsfl.problem.schema import DataSection
+
+Indices = npt.NDArray[np.int64]
+
+#: What separates this random stream from others with the same seed.
+_PARTITION = 100
+_REDRAWS = 1000
+
+
+def partition(
+    section: DataSection, labels: npt.NDArray[np.integer], num_clients: int, seed: int, scenario_folder: Path | None
+) -> list[Indices]:
+    """The samples of each client, as data.partition says: disjoint, and at least one for everybody.
+
+    `labels` are the training targets. Shards and Dirichlet shares need one label per sample.
+    """
+    kind = section.partition
+    if kind == "csv":
+        return _from_csv(section, len(labels), num_clients, scenario_folder)
+    if len(labels) < num_clients:
+        raise ScenarioError(
+            f"data.partition = {kind}: {len(labels)} training samples are too few for {num_clients} clients; use more "
+            "data or fewer devices"
+        )
+    if kind != "iid" and labels.ndim != 1:
+        raise ScenarioError(f"data.partition = {kind} needs one label per sample, and here are many; use iid or csv")
+    generator = np.random.default_rng([seed, _PARTITION])
+    if kind == "shards":
+        return _shards(section.shards_per_client, labels, num_clients, generator)
+    if kind == "dirichlet":
+        return _dirichlet(section.alpha, labels, num_clients, generator)
+    return np.array_split(generator.permutation(len(labels)), num_clients)
+
+
+def label_counts(parts: list[Indices], labels: npt.NDArray[np.integer], num_classes: int) -> npt.NDArray[np.int64]:
+    """How often each client has each label, (clients, classes)."""
+    return np.array([np.bincount(labels[part].ravel(), minlength=num_classes) for part in parts], dtype=np.int64)
+
+
+def _shards(
+    per_client: int, labels: npt.NDArray[np.integer], num_clients: int, generator: np.random.Generator
+) -> list[Indices]:
+    """Cut the samples, sorted by label, into equal shards and deal them."""
+    count = per_client * num_clients
+    if count > len(labels):
+        raise ScenarioError(
+            f"data.shards_per_client = {per_client}: {num_clients} clients would need {count} shards, more than the "
+            f"{len(labels)} training samples; use at most {len(labels) // num_clients}"
+        )
+    shards = np.array_split(np.argsort(labels, kind="stable"), count)
+    dealt = generator.permutation(count).reshape(num_clients, per_client)
+    return [np.concatenate([shards[shard] for shard in hand]) for hand in dealt]
+
+
+def _dirichlet(
+    alpha: float, labels: npt.NDArray[np.integer], num_clients: int, generator: np.random.Generator
+) -> list[Indices]:
+    """Share the samples of each label out by a Dirichlet draw; draw again as long as a client would have none."""
+    classes = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    sizes = np.array([len(members) for members in classes])
+    for _ in range(_REDRAWS):
+        shares = generator.dirichlet(np.full(num_clients, alpha), size=len(classes))
+        cuts = np.rint(np.cumsum(shares, axis=1)[:, :-1] * sizes[:, None]).astype(np.int64)
+        ends = np.column_stack([np.zeros_like(sizes), np.minimum(cuts, sizes[:, None]), sizes])
+        if np.diff(ends).sum(axis=0).min() > 0:
+            break
+    else:
+        raise ScenarioError(
+            f"data.alpha = {alpha:g} leaves one of {num_clients} clients without samples in each of {_REDRAWS} draws; "
+            "use a larger alpha or fewer devices"
+        )
+    pieces = [np.split(generator.permutation(m), cut[1:-1]) for m, cut in zip(classes, ends, strict=True)]
+    return [np.concatenate(mine) for mine in zip(*pieces, strict=True)]
+
+
+def _from_csv(section: DataSection, num_samples: int, num_clients: int, scenario_folder: Path | None) -> list[Indices]:
+    if section.assignments is None:
+        raise ScenarioError("data.assignments is missing; with data.partition = csv it names a file sample,client")
+    path = (scenario_folder or Path()) / section.assignments
+    rows = _read_rows(path)
+    client_of = np.full(num_samples, -1, dtype=np.int64)
+    for line, (sample, client) in rows:
+        if not sample < num_samples:
+            raise ScenarioError(
+                f"{path}: line {line}: sample {sample} does not exist; samples count from 0 to {num_samples - 1}"
+            )
+        if not client < num_clients:
+            raise ScenarioError(
+                f"{path}: line {line}: client {client} does not exist; clients count from 0 to {num_clients - 1}"
+            )
+        if client_of[sample] >= 0:
+            raise ScenarioError(f"{path}: line {line}: sample {sample} is listed twice; give it to one client")
+        client_of[sample] = client
+    # A stable sort keeps each client's samples in ascending order, whatever the order of the lines.
+    counts = np.bincount(client_of + 1, minlength=num_clients + 1)
+    if not counts[1:].all():
+        raise ScenarioError(
+            f"{path}: client {int(np.argmin(counts[1:]))} has no samples; give each of the {num_clients} clients one"
+        )
+    return np.split(np.argsort(client_of, kind="stable"), np.cumsum(counts)[:-1])[1:]
+
+
+def _read_rows(path: Path) -> list[tuple[int, tuple[int, int]]]:
+    """The lines' numbers and their two numbers."""
+    try:
+        table = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig")), strict=True))
+    except (OSError, ValueError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ScenarioError(
+            f"data.assignments = {path}: cannot be read as a CSV text file ({reason}); name one with the columns "
+            "sample,client"
+        ) from None
+    header = [cell.strip() for cell in table[0]] if table else []
+    if sorted(header) != ["client", "sample"]:
+        raise ScenarioError(f"{path}: the first line is {','.join(header)!r}; it must be sample,client")
+    rows = []
+    for line, cells in enumerate(table[1:], start=2):
+        if not any(cell.strip() for cell in cells):
+            continue
+        values = [int(cell) for cell in cells if cell.strip().isascii() and cell.strip().isdigit() and len(cell) < 19]
+        if len(cells) != 2 or len(values) != 2:
+            raise ScenarioError(f"{path}: line {line} is {','.join(cells)!r}; it must be two whole numbers from 0 on")
+        rows.append((line, (values[header.index("sample")], values[header.index("client")])))
+    return rows
