@@ -44,9 +44,9 @@ class Command:
 
 
 def process(*args: object, cwd: Path, python_options: tuple[str, ...] = ()) -> Ended:
-    """`python -m hsfl.cli ARGUMENTS` as a new process."""
+    """`python -m hsfl ARGUMENTS` as a new process."""
     ended = subprocess.run(
-        [sys.executable, *python_options, "-m", "hsfl.cli", *map(str, args)],
+        [sys.executable, *python_options, "-m", "hsfl", *map(str, args)],
         cwd=cwd,
         env=os.environ | {"PYTHONPATH": str(SOURCE), "COLUMNS": "200"},
         capture_output=True,

@@ -53,7 +53,7 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no entities": ({"tiers.1.entities": ABSENT}, ["tiers.edge.entities is missing"]),
     "no compute": ({"tiers.0.compute": ABSENT}, ["tiers.device.compute is missing", "0.5 TFLOPS"]),
     "no tier name": ({"tiers.1.name": ABSENT}, ["tiers[2].name is missing"]),
-    "no smoothness": ({"convergence.smoothness": ABSENT}, ["convergence.smoothness is missing", "beta"]),
+    "no smoothness": ({"convergence.smoothness": ABSENT}, ["convergence.smoothness is missing", "hsfl estimate"]),
     "no uplink": ({"tiers.0.uplink": ABSENT}, ["tiers.device.uplink is missing", "80 Mbps"]),
     "no downlink": ({"tiers.1.downlink": ABSENT}, ["tiers.edge.downlink is missing", "80 Mbps"]),
     "no fed uplink": ({"tiers.0.fed_uplink": ABSENT}, ["tiers.device.fed_uplink is missing", "6 entities", "80 Mbps"]),
@@ -243,7 +243,7 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "factory that is not there": (FACTORY, ["model.factory", "no_such_net:build", "no module no_such_net"]),
     "factory without a colon": (
         {"model": {"factory": "nonet", "input_shape": [8]}},
-        ["model.factory", "'nonet'", "package.module:callable"],
+        ["model.factory", '"nonet"', "package.module:function"],
     ),
     "shape the model cannot take": ({"model.input_shape": [28, 28]}, ["model.", "lenet5", "28x28", "1x28x28"]),
     "shape too small for the model": ({"model.input_shape": [1, 4, 4]}, ["model.", "lenet5", "4x4", "12x12"]),
@@ -541,7 +541,7 @@ def test_more_machines_than_memory_end_in_one_sentence(tmp_path):
     write(tmp_path, changed({"tiers": [*tiers, SMALL["tiers"][2]]}), "huge.toml")
     limit = 5 << 28
     ended = subprocess.run(
-        [sys.executable, "-m", "hsfl.cli", "plan", "huge.toml"],
+        [sys.executable, "-m", "hsfl", "plan", "huge.toml"],
         cwd=tmp_path,
         env={"PYTHONPATH": str(SOURCE), "OPENBLAS_NUM_THREADS": "1"},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 import hsfl
 from hsfl.problem.notation import toml_value
 from hsfl.problem.scenario import CATALOG
-from hsfl.problem.schema import ConvergenceSection, ModelSection, ScenarioFile, TierSection, TrainingSection
+from hsfl.problem.schema import (
+    ConvergenceSection,
+    DataSection,
+    DynamicsSection,
+    ModelSection,
+    ScenarioFile,
+    TierSection,
+    TrainingSection,
+)
 from hsfl.problem.template import field_reference, scenario_text
 from tests.problem.scenarios import SMALL, changed
 
@@ -21,6 +29,8 @@ SECTIONS = {
     "training": TrainingSection,
     "tiers": TierSection,
     "convergence": ConvergenceSection,
+    "data": DataSection,
+    "dynamics": DynamicsSection,
 }
 
 
@@ -37,7 +47,7 @@ def test_the_text_reads_back_as_the_same_scenario(name):
 
 def test_every_field_of_every_section_occurs_and_is_explained():
     text = scenario_text(raw_of("paper"))
-    parts = re.split(r"^\[+(\w+)\]+$", text, flags=re.MULTILINE)
+    parts = re.split(r"^(?:# )?\[+(\w+)\]+$", text, flags=re.MULTILINE)
     by_section = {"": parts[0]}
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
         by_section.setdefault(name, body)  # the first tier is the one explained in full
@@ -61,11 +71,10 @@ def test_every_line_that_looks_like_a_field_can_be_uncommented():
     for match in re.finditer(r"^# ((\w+) = (?!\.\.\.$).*)$", text, flags=re.MULTILINE):
         line, field = match.groups()
         if field in known:
-            parsed = tomllib.loads(text[: match.start()] + line + text[match.end() :])
-            assert any(
-                field in table
-                for table in (parsed["model"], parsed["training"], parsed["convergence"], *parsed["tiers"])
-            ), line
+            before = re.sub(r"^# (\[\w+\])$", r"\1", text[: match.start()], flags=re.MULTILINE)
+            parsed = tomllib.loads(before + line + text[match.end() :])
+            tables = [table for table in (*parsed.values(), *parsed["tiers"]) if isinstance(table, dict)]
+            assert any(field in table for table in tables), line
             seen.add(field)
     assert seen >= {"parents", "rounds", "slack"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -81,7 +81,8 @@ def _section_at(loc: Iterable[int | str]) -> type[BaseModel]:
         if key == "tiers":
             section = TierSection
         elif isinstance(key, str):
-            section = section.model_fields[key].annotation  # type: ignore[assignment]
+            kind = section.model_fields[key].annotation
+            section = next(k for k in (kind, *get_args(kind)) if isinstance(k, type) and issubclass(k, BaseModel))
     return section
 
 

@@ -29,6 +29,8 @@ class Constants:
     """zeta_{m,l}^2 between the entities of each tier, (M, L); needed by the refined drift model."""
     drift: str
     """The drift model: "paper" or "refined"."""
+    drift_correction: FloatArray | None = None
+    """(M,): how much of the refined model's drift is seen in training; None is all of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +57,12 @@ class Problem:
 
     def without_top_tier(self) -> Problem:
         """The same problem for the system whose second highest tier is the top."""
-        zeta = self.constants.gradient_dissimilarity
-        constants = replace(self.constants, gradient_dissimilarity=None if zeta is None else zeta[:-1])
+        zeta, correction = self.constants.gradient_dissimilarity, self.constants.drift_correction
+        constants = replace(
+            self.constants,
+            gradient_dissimilarity=None if zeta is None else zeta[:-1],
+            drift_correction=None if correction is None else correction[:-1],
+        )
         return replace(self, system=self.system.without_top_tier(), constants=constants)
 
     @property

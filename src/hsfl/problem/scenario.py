@@ -28,8 +28,13 @@ from hsfl.problem.system import System, Tier
 CATALOG = files("hsfl") / "catalog"
 #: Position of each drawn field in a tier's random streams; append only, so that draws stay what they are.
 _STREAMS = ("compute", "memory", "uplink", "downlink", "fed_uplink", "fed_downlink")
+LINKS = ("uplink", "downlink", "fed_uplink", "fed_downlink")
 #: Fields that exclude each other: an override of one displaces the others.
-_ALTERNATIVES = {"model": [{"name"}, {"profile"}, {"factory"}], "convergence": [{"target"}, {"rounds", "slack"}]}
+_ALTERNATIVES = {
+    "model": [{"name"}, {"profile"}, {"factory"}],
+    "convergence": [{"target"}, {"rounds", "slack"}],
+    "data": [{"name"}, {"factory"}],
+}
 DEFAULT_MOMENTUM = 0.9
 #: How many numbers about clients are held at most: 2 GB of them.
 MAX_COEFFICIENTS = 250_000_000
@@ -69,7 +74,11 @@ class Scenario:
     @cached_property
     def system(self) -> System:
         """The machines, with every distribution drawn."""
-        return _system(self.spec.tiers, self.spec.seed, self.source)
+        return self.system_in(0)
+
+    def system_in(self, epoch: int) -> System:
+        """The machines with their link rates drawn for the epoch-th time; everything else as at the start."""
+        return _system(self.spec.tiers, self.spec.seed, self.source, epoch)
 
     @cached_property
     def profile(self) -> LayerProfile:
@@ -95,6 +104,31 @@ class Scenario:
     @cached_property
     def problem(self) -> Problem:
         """The planning problem, in numbers."""
+        return self.with_target(self._problem(lambda: self._constants(self.spec.convergence.drift or "paper")))
+
+    @cached_property
+    def training_problem(self) -> Problem:
+        """The problem a training run starts from.
+
+        Without a target, and with what is not known when the constants are measured while training.
+        """
+        drift = self.spec.convergence.drift or "refined"
+        if self.spec.training.constants == "scenario":
+            return self._problem(lambda: self._constants(drift))
+        spec, none = self.spec.convergence, None
+        return self._problem(
+            lambda: Constants(
+                spec.smoothness or np.nan,
+                spec.initial_gap or np.nan,
+                np.nan,
+                np.zeros(len(self.profile)) if (found := self._per_layer("gradient_variance", none)) is None else found,
+                self._per_layer("gradient_second_moment", none),
+                self._dissimilarity(needed=False),
+                drift,
+            )
+        )
+
+    def _problem(self, constants: Callable[[], Constants]) -> Problem:
         profile, training = self.profile, self.spec.training
         momentum = 0.0
         if training.optimizer == "momentum":
@@ -110,32 +144,36 @@ class Scenario:
                 f"{self.source}: the model has {len(profile)} layers for {len(self.spec.tiers)} tiers; each tier needs "
                 "at least one layer: use a deeper model or remove tiers"
             )
-        problem = Problem(
+        return Problem(
             name=self.name,
             system=self.system,
             profile=profile,
-            constants=self._constants(profile),
+            constants=constants(),
             batch_size=training.batch_size,
             learning_rate=training.learning_rate,
             momentum=momentum,
             seed=self.spec.seed,
         )
-        return self._with_target(problem)
 
-    def _constants(self, profile: LayerProfile) -> Constants:
+    def _constants(self, drift: str) -> Constants:
         spec = self.spec.convergence
-        variance = self._per_layer("gradient_variance", profile, needed_for="the noise floor")
-        moment = self._per_layer(
-            "gradient_second_moment", profile, 'drift = "paper"' if spec.drift == "paper" else None
-        )
-        dissimilarity = self._dissimilarity(profile, needed=spec.drift == "refined")
+        variance = self._per_layer("gradient_variance", "the noise floor")
+        moment = self._per_layer("gradient_second_moment", 'drift = "paper"' if drift == "paper" else None)
+        dissimilarity = self._dissimilarity(needed=drift == "refined")
         assert variance is not None
+        for field in ("smoothness", "initial_gap"):
+            if getattr(spec, field) is None:
+                raise ScenarioError(
+                    f"{self.source}: convergence.{field} is missing; planning needs it: hsfl estimate measures it, or "
+                    "start from that of a similar built-in scenario"
+                )
+        assert spec.smoothness is not None and spec.initial_gap is not None
         return Constants(
-            spec.smoothness, spec.initial_gap, spec.target or np.nan, variance, moment, dissimilarity, spec.drift
+            spec.smoothness, spec.initial_gap, spec.target or np.nan, variance, moment, dissimilarity, drift
         )
 
-    def _per_layer(self, field: str, profile: LayerProfile, needed_for: str | None) -> FloatArray | None:
-        values = getattr(self.spec.convergence, field)
+    def _per_layer(self, field: str, needed_for: str | None) -> FloatArray | None:
+        values, profile = getattr(self.spec.convergence, field), self.profile
         if values is None:
             column: FloatArray | None = getattr(profile, field)
             if column is None and needed_for:
@@ -153,9 +191,9 @@ class Scenario:
             )
         return np.array(values, dtype=float)
 
-    def _dissimilarity(self, profile: LayerProfile, needed: bool) -> FloatArray | None:
+    def _dissimilarity(self, needed: bool) -> FloatArray | None:
         """(M, L): as given per tier, or from clients' for random grouping, (J_m - 1) / (N - 1) zeta_l^2."""
-        field, tiers = "gradient_dissimilarity", len(self.spec.tiers)
+        field, tiers, profile = "gradient_dissimilarity", len(self.spec.tiers), self.profile
         values = self.spec.convergence.gradient_dissimilarity
         if values is not None and isinstance(values[0], list):
             lengths = {len(v) for v in values if isinstance(v, list)}
@@ -165,22 +203,23 @@ class Scenario:
                     f"needs {tiers} lists, one per tier, of {len(profile)}, one per layer"
                 )
             return np.array(values, dtype=float)
-        clients = self._per_layer(field, profile, 'drift = "refined"' if needed else None)
+        clients = self._per_layer(field, 'drift = "refined"' if needed else None)
         if clients is None:
             return None
         entities = np.array(self.system.entities)
         return (entities[:, None] - 1) / max(1, self.system.num_clients - 1) * clients
 
-    def _with_target(self, problem: Problem) -> Problem:
-        """Fill in epsilon when it is given by the rounds that full synchronisation would need."""
+    def with_target(self, problem: Problem) -> Problem:
+        """Fill in epsilon, as given or by the rounds that full synchronisation would need with these constants."""
         spec = self.spec.convergence
         if (spec.target is None) == (spec.rounds is None):
             given = "neither target nor rounds" if spec.target is None else "both target and rounds"
             raise ScenarioError(f"{self.source}: convergence has {given}; give exactly one of them")
         if spec.rounds is None:
+            assert spec.target is not None
             if spec.slack is not None:
                 raise ScenarioError(f"{self.source}: convergence.slack = {spec.slack}: only with rounds; remove it")
-            return problem
+            return replace(problem, constants=replace(problem.constants, target=spec.target))
         constants = problem.constants
         floor = constants.smoothness * problem.step * constants.gradient_variance.sum() / problem.system.num_clients
         target = (2 * constants.initial_gap / (problem.step * spec.rounds) + floor) * (1 + (spec.slack or 0.0))
@@ -259,7 +298,7 @@ def _parse(path: Path | Traversable, source: str) -> dict[str, Any]:
         raise ScenarioError(f"{source}: cannot be read as a text file ({reason}); write a TOML file in UTF-8") from None
 
 
-def _system(sections: list[TierSection], seed: int, source: str) -> System:
+def _system(sections: list[TierSection], seed: int, source: str, epoch: int) -> System:
     coefficients = (3 * len(sections) - 2) * sections[0].entities
     if coefficients > MAX_COEFFICIENTS or sum(s.entities for s in sections) > 2 * MAX_ENTITIES:
         raise ScenarioError(
@@ -281,7 +320,10 @@ def _system(sections: list[TierSection], seed: int, source: str) -> System:
                     f"{label}.{field} is missing; with {section.entities} entities the fed server averages this tier, "
                     'so give its rate, such as "80 Mbps"'
                 )
-        drawn = {field: _draw(section, field, m, seed, label) for field in _STREAMS}
+        drawn = {
+            field: _draw(section, field, [seed, m, k, *([epoch] if epoch and field in LINKS else [])], label)
+            for k, field in enumerate(_STREAMS)
+        }
         parents = None if top else _parents(section, sections[m + 1], label)
         if top and section.parents is not None:
             raise ScenarioError(f"{label}.parents: the top tier has no machine above it; remove the field")
@@ -300,7 +342,7 @@ def _system(sections: list[TierSection], seed: int, source: str) -> System:
     return System(tuple(tiers))
 
 
-def _draw(section: TierSection, field: str, tier: int, seed: int, label: str) -> FloatArray:
+def _draw(section: TierSection, field: str, seed: list[int], label: str) -> FloatArray:
     quantity: Quantity | None = getattr(section, field)
     if quantity is None:
         return np.full(section.entities, np.inf)
@@ -310,7 +352,7 @@ def _draw(section: TierSection, field: str, tier: int, seed: int, label: str) ->
             "one for each"
         )
     # A stream of its own for every field of every tier: other fields never shift these draws.
-    values = quantity.draw(section.entities, np.random.default_rng([seed, tier, _STREAMS.index(field)]))
+    values = quantity.draw(section.entities, np.random.default_rng(seed))
     if not np.isfinite(values).all() or not (values > 0).all():
         raise ScenarioError(
             f"{label}.{field}: the distribution draws values that are not positive and finite; narrow it"

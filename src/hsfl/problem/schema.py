@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainValidator, Tag
 
 from hsfl.problem.quantity import Quantity, parse_quantity
-from hsfl.problem.units import LARGEST, SMALLEST
+from hsfl.problem.units import LARGEST, SMALLEST, parse
 
 MAX_ENTITIES = 10_000_000
 
@@ -20,6 +20,7 @@ Rate = Annotated[Quantity, PlainValidator(partial(parse_quantity, kind="rate"))]
 Size = Annotated[Quantity, PlainValidator(partial(parse_quantity, kind="size"))]
 Positive = Annotated[float, Field(gt=0, ge=SMALLEST, le=LARGEST, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
+Duration = Annotated[float, PlainValidator(partial(parse, kind="duration"))]
 PerLayer = Annotated[list[NotNegative], Field(min_length=1)]
 
 
@@ -83,6 +84,128 @@ class TrainingSection(_Section):
         description="With optimizer = momentum (default 0.9): the effective step is learning_rate / (1 - momentum).",
         examples=[0.9],
     )
+    weight_decay: NotNegative = Field(0.0, description="Decay of the weights at every update.")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
+        None,
+        description="Seed of the initial weights, the partition of the data and the mini-batches; default: the "
+        "scenario's seed. The machines are always drawn from the scenario's.",
+        examples=[1],
+    )
+    rounds: Annotated[int, Field(ge=1, le=10**9)] | None = Field(
+        None,
+        description="Train for so many rounds. Training ends at the first of rounds, time_limit, until_accuracy and "
+        "until_converged that is met; with none of them, after 1000 rounds.",
+        examples=[2000],
+    )
+    time_limit: Duration | None = Field(
+        None, description='Train for so much simulated time: "90 s", "2 h", or seconds.', examples=["2 h"]
+    )
+    until_accuracy: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="Train until an evaluation reaches this test accuracy.", examples=[0.9]
+    )
+    until_converged: bool = Field(
+        False,
+        description="Train until the test accuracy, averaged over 10 evaluations, gains less than 0.02 points on the "
+        "10 before.",
+    )
+    evaluate_every: int = Field(
+        50, ge=1, le=10**9, description="Rounds between evaluations of the averaged model on the test data."
+    )
+    strategy: str = Field(
+        "planned",
+        description="Who chooses cuts and intervals: planned (the planner, again whenever every tier has been "
+        "averaged), or fixed (with cuts and intervals).",
+    )
+    cuts: list[int] | None = Field(
+        None,
+        description="With strategy = fixed: M-1 counts of layers, after which the model is cut.",
+        examples=[[1, 3]],
+    )
+    intervals: list[int] | None = Field(
+        None,
+        description="With strategy = fixed: M intervals in rounds, one per tier; 1 for a tier with one machine.",
+        examples=[[10, 5, 1]],
+    )
+    planner: Literal["exact", "bcd"] = Field(
+        "exact", description="With strategy = planned: exact (the proven optimum) or bcd (the paper's Algorithm 2)."
+    )
+    allow_empty_tiers: bool = Field(False, description="A planned tier above the devices may only relay.")
+    replan_every: int = Field(
+        100,
+        ge=0,
+        le=10**9,
+        description="With strategy = planned: the fewest rounds from one plan to the next; 0 keeps the first plan.",
+    )
+    constants: Literal["measured", "scenario"] = Field(
+        "measured",
+        description="What the planner knows while training: measured (smoothness, initial gap and gradient statistics "
+        "are measured before the first plan and again before every other) or scenario (those of [convergence]).",
+    )
+    probe_batches: int = Field(
+        4,
+        ge=2,
+        le=1000,
+        description="Mini-batches per client that one measurement of the constants takes; its time is charged like "
+        "that of twice as many rounds.",
+    )
+    backend: Literal["stacked", "reference"] = Field(
+        "stacked", description="What executes rounds: stacked (fast) or reference (slow, reads like the paper)."
+    )
+    device: str = Field("auto", description="Where: cpu, cuda, cuda:1, or auto (cuda where there is one).")
+    precision: Literal["fp32", "tf32", "bf16"] = Field(
+        "fp32", description="Arithmetic: fp32, tf32 (CUDA only) or bf16 (mixed)."
+    )
+    checkpoint_every: int = Field(200, ge=1, le=10**9, description="Rounds between checkpoints.")
+    keep_checkpoints: int = Field(2, ge=1, le=10**6, description="How many of the last checkpoints are kept.")
+
+
+class DataSection(_Section):
+    """What to train on; needed by hsfl train only."""
+
+    name: Literal["mnist-mini", "mnist", "fashion-mnist", "cifar10"] | None = Field(
+        None,
+        description="mnist-mini (10,000 + 2,000 images, built in), or mnist, fashion-mnist, cifar10 (hsfl data get "
+        "NAME). Images smaller than the model's input are padded with zeros.",
+    )
+    factory: str | None = Field(
+        None,
+        description='Your own data: "package.module:function" returning (train inputs, train targets, test inputs, '
+        "test targets) as tensors, or two torch Datasets. Give either this or name.",
+        examples=["my_package.data:load"],
+    )
+    partition: Literal["iid", "shards", "dirichlet", "csv"] = Field(
+        "iid",
+        description="How the training samples are spread over the clients: iid (shuffled, equal parts), shards "
+        "(sorted by label, cut into equal shards, some per client), dirichlet (label shares drawn per client) or csv.",
+    )
+    shards_per_client: int = Field(2, ge=1, le=10**6, description="With partition = shards.")
+    alpha: Positive = Field(0.5, description="With partition = dirichlet: small is uneven, large is even.")
+    assignments: str | None = Field(
+        None,
+        description="With partition = csv: a file with columns sample,client, both counted from 0; relative to this "
+        "file. Samples that are not listed are not used.",
+        examples=["clients.csv"],
+    )
+    augment: list[Literal["crop", "flip"]] = Field(
+        [], description="Random changes of training images: crop (shifted by up to 4 pixels), flip (left-right)."
+    )
+
+
+class DynamicsSection(_Section):
+    """How the machines' rates change while training; without it they do not."""
+
+    redraw_every: Annotated[int, Field(ge=1, le=10**9)] | None = Field(
+        None,
+        description="Draw every link rate that is a distribution anew after so many rounds.",
+        examples=[100],
+    )
+    trace: str | None = Field(
+        None,
+        description="A CSV with columns time_s,tier,field,factor: from that simulated time on, the field (compute, "
+        "uplink, downlink, fed_uplink, fed_downlink) of the tier's machines is the scenario's times factor; relative "
+        "to this file.",
+        examples=["network.csv"],
+    )
 
 
 class TierSection(_Section):
@@ -122,8 +245,17 @@ class TierSection(_Section):
 class ConvergenceSection(_Section):
     """What the convergence bound knows of the task. Lists hold one number per layer."""
 
-    smoothness: Positive = Field(description="beta: the gradient changes by at most beta times the change of weights.")
-    initial_gap: Positive = Field(description="theta0 = f(w0) - f*: the loss to gain from the start.")
+    smoothness: Positive | None = Field(
+        None,
+        description="beta: the gradient changes by at most beta times the change of weights. Needed to plan; hsfl "
+        "estimate measures it.",
+        examples=[10.0],
+    )
+    initial_gap: Positive | None = Field(
+        None,
+        description="theta0 = f(w0) - f*: the loss to gain from the start. Likewise.",
+        examples=[2.3],
+    )
     target: Positive | None = Field(
         None, description="epsilon: the mean squared gradient norm to reach. Or give rounds."
     )
@@ -155,8 +287,11 @@ class ConvergenceSection(_Section):
         "needed by the refined drift model.",
         examples=[[0.1, 0.2]],
     )
-    drift: Literal["paper", "refined"] = Field(
-        "paper", description='How sub-models drift apart between averages: "paper" (Theorem 1) or "refined".'
+    drift: Literal["paper", "refined"] | None = Field(
+        None,
+        description='How sub-models drift apart between averages: "paper" (Theorem 1) or "refined"; default: paper '
+        "for hsfl plan, refined while training.",
+        examples=["refined"],
     )
 
 
@@ -170,3 +305,5 @@ class ScenarioFile(_Section):
     training: TrainingSection
     tiers: Annotated[list[TierSection], Field(min_length=2, max_length=32)]
     convergence: ConvergenceSection
+    data: DataSection | None = None
+    dynamics: DynamicsSection | None = None

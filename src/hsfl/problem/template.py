@@ -12,6 +12,8 @@ from pydantic.fields import FieldInfo
 from hsfl.problem.notation import toml_value
 from hsfl.problem.schema import (
     ConvergenceSection,
+    DataSection,
+    DynamicsSection,
     ModelSection,
     ScenarioFile,
     TierSection,
@@ -23,9 +25,12 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "training": TrainingSection,
     "tiers": TierSection,
     "convergence": ConvergenceSection,
+    "data": DataSection,
+    "dynamics": DynamicsSection,
 }
 _HEADER = """\
-# A scenario of hsfl: machines, a model and a training task. Plan it with  hsfl plan THIS_FILE
+# A scenario of hsfl: machines, a model and a training task. hsfl plan THIS_FILE plans it,
+# hsfl train THIS_FILE trains it.
 # Plain numbers are SI (FLOP/s, bit/s, bits); text may carry units: "0.5 TFLOPS", "80 Mbps", "8 GB".
 """
 
@@ -45,7 +50,8 @@ def scenario_text(raw: Mapping[str, Any]) -> str:
                     *_fields(section, tier, brief=number > 1),
                 ]
         else:
-            lines += ["", *_comment(title), f"[{name}]", *_fields(section, raw.get(name, {}))]
+            absent = "" if name in raw else "# "
+            lines += ["", *_comment(title), f"{absent}[{name}]", *_fields(section, raw.get(name, {}))]
     return "\n".join(lines) + "\n"
 
 

@@ -26,6 +26,7 @@ KINDS: dict[str, dict[str, float]] = {
         for prefix, scale in (_PREFIXES | _BINARY).items()
         for unit, factor in (("bit", 1), ("bits", 1), ("b", 1), ("B", 8))
     },
+    "duration": {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0},
     "number": {},
 }
 #: No quantity of this world lies outside; inside, nothing computed from them overflows.
@@ -34,6 +35,7 @@ _REMEDY = {
     "compute": 'write a number in FLOP/s or text such as "0.5 TFLOPS"',
     "rate": 'write a number in bit/s or text such as "80 Mbps"',
     "size": 'write a number in bits or text such as "8 GB"',
+    "duration": 'write a number in seconds or text such as "90 s", "15 min" or "2 h"',
     "number": "write a plain number",
 }
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z/]*)\s*")
