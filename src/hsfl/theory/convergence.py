@@ -32,12 +32,45 @@ def refined_drift(problem: Problem) -> FloatArray:
     beta^2 gamma^2 [a (I-1)/2 + b (I-1)(2I-1)/6] with a = (J_m - 1)/N sum_l sigma_l^2 and b = sum_l zeta_{m,l}^2.
     A model under bounded dissimilarity, not the paper's theorem; it tells IID from non-IID data, which G^2 cannot.
     """
-    constants, system = problem.constants, problem.system
-    b_ML = constants.gradient_dissimilarity
-    assert b_ML is not None
-    a_ML = (np.array(system.entities)[:, None] - 1) / system.num_clients * constants.gradient_variance
-    scale = (constants.smoothness * problem.step) ** 2
+    a_ML, b_ML = _rates(problem)
+    scale = (problem.constants.smoothness * problem.step) ** 2
     return scale * np.stack((b_ML / 3, (a_ML - b_ML) / 2, b_ML / 6 - a_ML / 2))
+
+
+def _rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
+    """What every layer adds to a_m and b_m in every tier: (M, L) each, as far as training has seen it."""
+    constants, system = problem.constants, problem.system
+    assert constants.gradient_dissimilarity is not None
+    a_ML = (np.array(system.entities)[:, None] - 1) / system.num_clients * constants.gradient_variance
+    seen_M = 1.0 if constants.drift_correction is None else constants.drift_correction[:, None]
+    return seen_M * a_ML, seen_M * constants.gradient_dissimilarity
+
+
+def drift_rates(problem: Problem, cuts: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """a_m and b_m of the refined model for one plan: (M,) each, 0 for a tier with one entity."""
+    a_ML, b_ML = _rates(problem)
+    return _per_tier(problem, cuts, a_ML), _per_tier(problem, cuts, b_ML)
+
+
+def predicted_drift(problem: Problem, cuts: npt.ArrayLike, rounds: npt.ArrayLike) -> dict[str, FloatArray]:
+    """How far the entities of every tier are apart so many rounds after an average, by each model that can tell: (M,).
+
+    E|w_m^j - mean|^2 over the tier's layers: refined, gamma^2 (a k + b k^2); paper, 4 gamma^2 k^2 sum_l G_l^2.
+    """
+    constants, k, found = problem.constants, np.asarray(rounds, dtype=float), {}
+    if constants.gradient_dissimilarity is not None:
+        a_M, b_M = drift_rates(problem, cuts)
+        found["refined"] = problem.step**2 * (a_M * k + b_M * k**2)
+    if constants.gradient_second_moment is not None:
+        found["paper"] = 4 * (problem.step * k) ** 2 * _per_tier(problem, cuts, constants.gradient_second_moment)
+    return found
+
+
+def _per_tier(problem: Problem, cuts: npt.ArrayLike, per_layer: FloatArray) -> FloatArray:
+    """Sums over the layers of every tier that has several entities: (M,), of (L,) or (M, L)."""
+    M, at = problem.system.num_tiers, edges(cuts, problem.num_layers)
+    sums, tier = np.broadcast_to(cumulative(per_layer), (M, problem.num_layers + 1)), np.arange(M)
+    return np.where(problem.system.averaged, sums[tier, at[1:]] - sums[tier, at[:-1]], 0.0)
 
 
 DRIFT_MODELS: dict[str, Callable[[Problem], FloatArray]] = {"paper": paper_drift, "refined": refined_drift}
