@@ -1,0 +1,112 @@
+"""From a problem to a plan with its numbers and its proof, by either method."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from hsfl.errors import InfeasibleError, ScenarioError
+from hsfl.planner.exact import ExactSolver
+from hsfl.planner.result import Evaluation, Limit, PlanResult, evaluate_plan
+from hsfl.planner.step import optimize_step
+from hsfl.problem.problem import Problem
+from hsfl.theory.convergence import noise_floor
+
+METHODS = ("exact", "bcd")
+#: A gap up to this is rounding: the plan is proven optimal.
+_ROUNDING_GAP = 1e-9
+
+
+def solve(
+    problem: Problem, method: str = "exact", *, allow_empty_tiers: bool = False, time_limit_s: float = 60.0
+) -> PlanResult:
+    """The best plan, by "exact" (proven) or "bcd" (the paper's Algorithm 2); InfeasibleError if there is none."""
+    if method not in METHODS:
+        raise ScenarioError(f"method {method!r}: it must be one of {', '.join(METHODS)}")
+    check_reachable(problem)
+    if method == "bcd":
+        return _plan_bcd(problem, allow_empty_tiers)
+    return _plan_exact(problem, allow_empty_tiers, time_limit_s)
+
+
+def check_reachable(problem: Problem) -> None:
+    """Raise unless the bound holds for the step and the target is above the noise floor."""
+    constants, floor = problem.constants, noise_floor(problem)
+    limit = 1 / constants.smoothness
+    if problem.step > limit * (1 + 1e-12):
+        effective = (
+            f" (effective step {problem.step:.4g} with momentum {problem.momentum:g})" if problem.momentum else ""
+        )
+        raise InfeasibleError(
+            f"training.learning_rate = {problem.learning_rate:g}{effective}: above 1/smoothness = {limit:.4g}, where "
+            f"the convergence bound ends; write at most {limit * (1 - problem.momentum):.4g}"
+        )
+    if constants.target <= floor:
+        raise InfeasibleError(
+            f"convergence.target = {constants.target:.6g}: not above the noise floor {floor:.6g} (smoothness * step * "
+            f"sum of gradient_variance / clients), so no plan reaches it; raise the target, or lower the learning "
+            f"rate to less than {problem.learning_rate * constants.target / floor:.3g}"
+        )
+
+
+def _plan_exact(problem: Problem, allow_empty_tiers: bool, time_limit_s: float) -> PlanResult:
+    started = time.perf_counter()
+    solver = ExactSolver(problem, allow_empty_tiers=allow_empty_tiers, time_limit_s=time_limit_s)
+    solution = solver.solve()
+    solve_ms = 1e3 * (time.perf_counter() - started)
+    evaluation = evaluate_plan(problem, solution.plan)
+    lower = 2 * problem.constants.initial_gap / problem.step * solution.lower_bound
+    evaluation = _with_memory_limits(problem, evaluation, allow_empty_tiers, time_limit_s)
+    return _result(problem, evaluation, lower, solve_ms, allow_empty_tiers)
+
+
+def _plan_bcd(problem: Problem, allow_empty_tiers: bool) -> PlanResult:
+    from hsfl.planner.bcd import solve_bcd
+
+    started = time.perf_counter()
+    chosen, history = solve_bcd(problem, allow_empty_tiers=allow_empty_tiers)
+    solve_ms = 1e3 * (time.perf_counter() - started)
+    evaluation = evaluate_plan(problem, chosen)
+    return PlanResult(problem.name, "bcd", "heuristic", evaluation, None, solve_ms, allow_empty_tiers, history)
+
+
+def solve_with_step(problem: Problem, *, allow_empty_tiers: bool = False, time_limit_s: float = 60.0) -> PlanResult:
+    """The best plan and learning rate together."""
+    given = None
+    try:
+        check_reachable(problem)
+        given = _plan_exact(problem, allow_empty_tiers, time_limit_s).evaluation
+    except InfeasibleError:  # at the given rate; another one may do
+        pass
+    started = time.perf_counter()
+    solver = ExactSolver(problem, allow_empty_tiers=allow_empty_tiers, time_limit_s=time_limit_s)
+    best = optimize_step(solver, time_limit_s=time_limit_s)
+    solve_ms = 1e3 * (time.perf_counter() - started)
+    evaluation = evaluate_plan(problem.with_step(best.step), best.plan)
+    return replace(_result(problem, evaluation, best.lower_bound_s, solve_ms, allow_empty_tiers), given=given)
+
+
+def _result(
+    problem: Problem, evaluation: Evaluation, lower_bound_s: float, solve_ms: float, allow_empty_tiers: bool
+) -> PlanResult:
+    lower_bound_s = min(lower_bound_s, evaluation.objective_s)
+    proven = evaluation.objective_s - lower_bound_s <= _ROUNDING_GAP * evaluation.objective_s
+    status = "optimal" if proven else "bounded"
+    return PlanResult(problem.name, "exact", status, evaluation, lower_bound_s, solve_ms, allow_empty_tiers)
+
+
+def _with_memory_limits(
+    problem: Problem, evaluation: Evaluation, allow_empty_tiers: bool, time_limit_s: float
+) -> Evaluation:
+    """Add the tiers whose memory keeps a better plan away."""
+    free = replace(problem, system=problem.system.without_memory_limits())
+    if not (problem.system.memory_per_client_bits < float("inf")).any():
+        return evaluation
+    solver = ExactSolver(free, allow_empty_tiers=allow_empty_tiers, time_limit_s=time_limit_s)
+    best = evaluate_plan(free, solver.solve().plan)
+    lost = evaluation.objective_s - best.objective_s
+    if lost <= _ROUNDING_GAP * evaluation.objective_s:
+        return evaluation
+    over = evaluate_plan(problem, best.plan).tiers_over_memory
+    found = tuple(Limit("memory", m, lost, lost / evaluation.objective_s) for m in over)
+    return replace(evaluation, limits=(*evaluation.limits, *found))
