@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hsfl.engine import saving
+from hsfl.engine.arithmetic import PRECISIONS, arithmetic, casts
 from hsfl.engine.clients import with_clients
 from hsfl.engine.optimizer import Optimizer
 from hsfl.errors import HsflError, ScenarioError
 
-PRECISIONS = ("fp32", "tf32", "bf16")
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 State = OrderedDict[str, torch.Tensor]
+Batch = tuple[torch.Tensor, torch.Tensor]
+Feed = Callable[[torch.Tensor], Batch]
 
 
 def cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -51,7 +53,15 @@ class Backend(ABC):
         device: str | torch.device = "cpu",
         precision: str = "fp32",
         seed: int = 0,
+        capture: bool | None = None,
+        average_state: bool = False,
     ) -> None:
+        """The model's layers on every entity of the tree `hosts`, cut at `cuts`.
+
+        `precision` is that of products in float32: "tf32" matters on CUDA only. `seed` is dropout's. `capture` asks for
+        a whole round as one CUDA graph, where the backend can (None: yes); elsewhere it is ignored. `average_state`:
+        averaging a tier averages its optimiser state too.
+        """
         if precision not in PRECISIONS:
             raise ScenarioError(f"precision {precision!r}: it must be one of {', '.join(PRECISIONS)}")
         self.hosts = [[int(j) for j in row] for row in hosts]
@@ -59,11 +69,13 @@ class Backend(ABC):
         self.optimizer = Optimizer.of(optimizer)
         self.loss, self.seed, self.round = loss, int(seed), 0
         self.device, self.dtype, self.precision = torch.device(device), dtype, precision
+        self.capture, self.average_state = capture, average_state
         self.layers = [
             with_clients(copy.deepcopy(layer), number).to(self.device, dtype).train()
             for number, layer in enumerate(layers)
         ]
         self.cuts = self._checked(cuts)
+        self._evaluated: nn.ModuleList | None = None
 
     @property
     def num_tiers(self) -> int:
@@ -79,13 +91,25 @@ class Backend(ABC):
 
     @abstractmethod
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """One round on a mini-batch per client, (N, b, ...) and (N, b, ...): the losses (N,) before the update."""
+        """One round on a mini-batch per client, (N, b, ...) and (N, b, ...): the losses (N,) before the update.
+
+        On CUDA the losses are on the device and may still be on their way: reading them waits for the round.
+        """
+
+    def step_from(self, feed: Feed, draw: torch.Tensor) -> torch.Tensor:
+        """One round on what `feed` makes of `draw`: mini-batches as `step` takes them, from data on the device.
+
+        `draw` is int64, (N, b, K), on the backend's device: what was drawn for every sample, such as its index and how
+        to augment it. Where rounds are captured, `feed` is captured with them: pass the same callable every round, let
+        it do nothing but torch operations on device tensors, and change those tensors in place only.
+        """
+        return self.step(*feed(draw))
 
     @abstractmethod
     def average(self, tier: int) -> None:
         """The fed server's mean of a tier over its entities, weighted by their clients: weights and buffers.
 
-        Optimiser state stays with its entity.
+        Optimiser state stays with its entity, unless the backend was made with `average_state`.
         """
 
     @abstractmethod
@@ -93,78 +117,116 @@ class Backend(ABC):
         """Change the cuts: a layer's new host takes the mean over its own clients of their copies, state alike."""
 
     @abstractmethod
+    def drift(self, tier: int) -> torch.Tensor:
+        """How far a tier's entities are apart: their mean squared distance from their mean, weighted by clients.
+
+        sum_j N_m^j/N |w_j - w|^2 over the tier's parameters: a float64 scalar on the device, not waited for.
+        """
+
+    @abstractmethod
+    def _copies(self, tier: int, entity: int) -> Sequence[tuple[State, State]]:
+        """Every copy the backend holds of an entity, all equal, as tensors that can be written to.
+
+        Parameters and buffers by "LAYER.NAME", in the order of the layers, and optimiser state by "SLOT.LAYER.NAME".
+        """
+
     def client_state(self, client: int) -> State:
         """What a client computes with now: parameters and buffers by "LAYER.NAME", in the order of the layers."""
+        state: State = OrderedDict()
+        for tier, row in enumerate(self.hosts):
+            found, _ = self._copies(tier, row[client])[0]
+            state |= {key: value.detach().clone() for key, value in found.items()}
+        return state
 
-    @abstractmethod
-    def _slots(self, client: int) -> State:
-        """The optimiser state beside a client's parameters, by "SLOT.LAYER.NAME"."""
-
-    @abstractmethod
-    def _restore(
-        self, states: Sequence[Mapping[str, torch.Tensor]], slots: Sequence[Mapping[str, torch.Tensor]]
-    ) -> None:
-        """Take over what `client_state` and `_slots` gave for every client, at the current cuts."""
-
+    @torch.no_grad()
     def global_state(self) -> State:
         """The virtual average over clients of every layer: the model that is evaluated."""
         total: State = OrderedDict()
-        for client in range(self.num_clients):
-            for key, value in self.client_state(client).items():
-                if value.is_floating_point():
-                    total[key] = total[key] + value if key in total else value.clone()
-                else:
-                    total.setdefault(key, value)
-        return OrderedDict((k, v / self.num_clients if v.is_floating_point() else v) for k, v in total.items())
+        for tier, entities in enumerate(self.clients):
+            for entity, clients in enumerate(entities):
+                share = len(clients) / self.num_clients
+                state, _ = self._copies(tier, entity)[0]
+                for key, value in state.items():
+                    if value.is_floating_point():
+                        total[key] = total[key] + share * value if key in total else share * value
+                    else:
+                        total.setdefault(key, value)
+        return total
 
-    def evaluate(self, data: tuple[torch.Tensor, torch.Tensor], batch_size: int = 1000) -> dict[str, float]:
-        """Loss and accuracy of the virtual average on inputs and targets, (n, ...) and (n, ...)."""
-        model = nn.ModuleList(copy.deepcopy(self.layers)).eval()
-        model.load_state_dict(self.global_state())
-        loss = right = count = labels = 0.0
-        with torch.no_grad(), self._arithmetic():
-            for inputs, targets in zip(*(part.split(batch_size) for part in data), strict=True):
+    @torch.no_grad()
+    def evaluate(self, data: Batch | Iterable[Batch], batch_size: int = 1000) -> dict[str, float]:
+        """Loss and accuracy of the virtual average.
+
+        `data` is inputs and targets, (n, ...) and (n, ...), taken `batch_size` at a time, or an iterable of such pairs,
+        each a batch. The result is waited for once, at the end.
+        """
+        if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], torch.Tensor):
+            inputs, targets = data
+            data = zip(inputs.split(batch_size), targets.split(batch_size), strict=True)
+        if self._evaluated is None:
+            self._evaluated = nn.ModuleList(copy.deepcopy(self.layers)).eval()
+        self._evaluated.load_state_dict(self.global_state())
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        count = labels = 0
+        with self._arithmetic():
+            for inputs, targets in data:
                 x, targets = self._inputs(inputs), targets.to(self.device)
-                for layer in model:
+                for layer in self._evaluated:
                     x = layer(x)
-                loss += float(self.loss(x.to(self.dtype), targets)) * len(targets)
-                right += float((x.argmax(-1) == targets).sum())
+                loss = self.loss(x.to(self.dtype), targets).double() * len(targets)
+                sums += torch.stack((loss, (x.argmax(-1) == targets).sum().double()))
                 count, labels = count + len(targets), labels + targets.numel()
-        return {"loss": loss / count, "accuracy": right / labels}
+        if not count:
+            raise HsflError("evaluate: there are no samples; give at least one")
+        total, right = sums.tolist()
+        return {"loss": total / count, "accuracy": right / labels}
 
     def save(self, path: str | Path) -> None:
-        """Write everything to a file: weights, buffers, optimiser state, cuts and round (safetensors)."""
-        from safetensors.torch import save_file
+        """Write everything to a file (safetensors): cuts, round and one copy of every entity's layers and state.
 
-        tensors: dict[str, torch.Tensor] = {}
-        for client in range(self.num_clients):
-            for kind, state in (("state", self.client_state(client)), ("slot", self._slots(client))):
-                tensors |= {f"{kind}.{client}.{key}": value.contiguous() for key, value in state.items()}
+        Keys are "state.TIER.ENTITY.LAYER.NAME" and "slot.TIER.ENTITY.SLOT.LAYER.NAME".
+        """
         about = {"cuts": self.cuts, "round": self.round, "hosts": self.hosts, "seed": self.seed}
-        save_file({k: v.clone() for k, v in tensors.items()}, str(path), metadata={"hsfl": json.dumps(about)})
+        tensors: dict[str, torch.Tensor] = {}
+        for tier, entity in self._entities():
+            for kind, found in zip(("state", "slot"), self._copies(tier, entity)[0], strict=True):
+                tensors |= {f"{kind}.{tier}.{entity}.{key}": value for key, value in found.items()}
+        saving.write(path, about, tensors)
 
+    @torch.no_grad()
     def load(self, path: str | Path) -> None:
-        """Continue from a file that any backend with the same layers, hosts and optimiser saved."""
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(str(path), framework="pt") as file:
-                about = json.loads((file.metadata() or {}).get("hsfl", "{}"))
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError, ValueError) as error:
-            raise HsflError(f"{path}: not a saved backend ({error}); give a file that save wrote") from None
+        """Continue from a file that any backend with the same layers, hosts and optimiser saved; bit for bit."""
+        about, tensors = saving.read(path)
         if about.get("hosts") != self.hosts:
             raise HsflError(f"{path}: saved for other hosts; load it into a backend with the same hosts")
-        self.move(about["cuts"])
-        self.round, self.seed = int(about["round"]), int(about["seed"])
-        states: list[dict[str, torch.Tensor]] = [{} for _ in range(self.num_clients)]
-        slots: list[dict[str, torch.Tensor]] = [{} for _ in range(self.num_clients)]
-        for key, value in tensors.items():
-            kind, client, name = key.split(".", 2)
-            (states if kind == "state" else slots)[int(client)][name] = value.to(self.device)
-        if states[0].keys() != self.client_state(0).keys() or slots[0].keys() != self._slots(0).keys():
-            raise HsflError(f"{path}: saved for other layers or another optimiser; load it into a matching backend")
-        self._restore(states, slots)
+        cuts = self._checked(about["cuts"])
+        saving.check(path, tensors, self._expected(cuts))
+        self.move(cuts)
+        self._resume(int(about["round"]), int(about["seed"]))
+        for tier, entity in self._entities():
+            for copies in self._copies(tier, entity):
+                for kind, found in zip(("state", "slot"), copies, strict=True):
+                    for key, value in found.items():
+                        value.copy_(tensors[f"{kind}.{tier}.{entity}.{key}"])
+
+    def _resume(self, round_: int, seed: int) -> None:
+        """Go on after a round of a run with this seed."""
+        self.round, self.seed = round_, seed
+
+    def _entities(self) -> Iterator[tuple[int, int]]:
+        return ((tier, entity) for tier, entities in enumerate(self.clients) for entity in range(len(entities)))
+
+    def _expected(self, cuts: Sequence[int]) -> dict[str, torch.Tensor]:
+        """What a file saved at these cuts holds: its keys, with tensors of the right shapes and types."""
+        found: dict[str, torch.Tensor] = {}
+        held = self._tier_layers(cuts)
+        for tier, entity in self._entities():
+            for number in held[tier]:
+                layer, place = self.layers[number], f"{tier}.{entity}"
+                found |= {f"state.{place}.{number}.{name}": value for name, value in layer.state_dict().items()}
+                for slot in self.optimizer.slots:
+                    found |= {f"slot.{place}.{slot}.{number}.{name}": p for name, p in layer.named_parameters()}
+        return found
 
     def _checked(self, cuts: Sequence[int]) -> tuple[int, ...]:
         cuts = tuple(int(c) for c in cuts)
@@ -181,13 +243,11 @@ class Backend(ABC):
     def _inputs(self, inputs: torch.Tensor) -> torch.Tensor:
         return inputs.to(self.device, self.dtype) if inputs.is_floating_point() else inputs.to(self.device)
 
-    def _arithmetic(self) -> contextlib.AbstractContextManager[Any]:
-        """The precision of the forward pass."""
-        if self.precision == "bf16":
-            return torch.autocast(self.device.type, dtype=torch.bfloat16)
-        if self.device.type == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
-        return contextlib.nullcontext()
+    @contextlib.contextmanager
+    def _arithmetic(self) -> Iterator[None]:
+        """The precision of the forward pass, with TF32 where it is asked for."""
+        with arithmetic(self.device, self.precision), casts(self.device, self.precision):
+            yield
 
 
 def _clients_by_entity(hosts: list[list[int]]) -> list[list[list[int]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -29,7 +29,7 @@ class PerClientBatchNorm(_BatchNorm):
             raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if not self.training or self.clients == 1:
+        if not self.training or (self.clients == 1 and self.momentum is not None):
             return super().forward(input)
         x = input.unflatten(0, (self.clients, -1))
         over = (1, *range(3, x.dim()))
@@ -38,6 +38,8 @@ class PerClientBatchNorm(_BatchNorm):
             raise ValueError(
                 f"batch normalisation needs more than 1 value per channel and client, got {tuple(x.shape[1:])}"
             )
+        if x.dtype in (torch.bfloat16, torch.float16):
+            x = x.float()  # as torch's own: halves are too coarse for statistics
         variance, mean = torch.var_mean(x, dim=over, correction=0, keepdim=True)
         output = (x - mean) * torch.rsqrt(variance + self.eps)
         if self.affine:
@@ -48,11 +50,12 @@ class PerClientBatchNorm(_BatchNorm):
             assert self.num_batches_tracked is not None
             with torch.no_grad():
                 self.num_batches_tracked.add_(1)
-                rate = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
+                # Without a momentum, the mean over all rounds; a tensor, so that a captured round counts on.
+                rate = 1 / self.num_batches_tracked.to(mean.dtype) if self.momentum is None else self.momentum
                 self.running_mean.lerp_(mean.flatten(1).view(self.clients, -1).mean(0), rate)
                 unbiased = variance.view(self.clients, -1).mean(0) * count / (count - 1)
                 self.running_var.lerp_(unbiased, rate)
-        return output.flatten(0, 1)
+        return output.flatten(0, 1).to(input.dtype)
 
 
 class SeededDropout(nn.Module):
@@ -62,7 +65,7 @@ class SeededDropout(nn.Module):
     """
 
     keys: torch.Tensor
-    """(clients,): set for every round by `seed_dropout`."""
+    """(clients,): those of `client_keys` for this site and round."""
 
     def __init__(self, p: float, site: int) -> None:
         super().__init__()
@@ -101,17 +104,24 @@ def with_clients(layer: nn.Module, number: int) -> nn.Module:
     return layer
 
 
-def seed_dropout(modules: Sequence[nn.Module], clients: Sequence[int], seed: int, round_: int) -> None:
-    """Tell the modules which clients' samples come next, in order, and in which round."""
+def seed_dropout(modules: Iterable[nn.Module], clients: Sequence[int], seed: int, round_: int) -> None:
+    """Tell the modules which clients' samples come next, in order, and in which round (counted from 0)."""
     for module in modules:
         if isinstance(module, PerClientBatchNorm):
             module.clients = len(clients)
         elif isinstance(module, SeededDropout):
-            words = [[seed, round_, module.site, client] for client in clients]
-            key = torch.zeros(len(clients), dtype=torch.int64)
-            for word in torch.tensor(words, dtype=torch.int64).T:
-                key = _mixed((key ^ word) * _GOLDEN + 1)
-            module.keys = key.to(module.keys.device)
+            words = (torch.tensor(word, dtype=torch.int64) for word in (seed, round_, [module.site], clients))
+            module.keys = client_keys(*words)[0].to(module.keys.device)
+
+
+def client_keys(seed: torch.Tensor, round_: torch.Tensor, sites: torch.Tensor, clients: torch.Tensor) -> torch.Tensor:
+    """(sites, clients): the keys of dropout at some sites, for some clients, in one round; int64 on any one device."""
+    key = _absorbed(_absorbed(torch.zeros_like(seed), seed), round_)
+    return _absorbed(_absorbed(key, sites[:, None]), clients)
+
+
+def _absorbed(key: torch.Tensor, word: torch.Tensor) -> torch.Tensor:
+    return _mixed((key ^ word) * _GOLDEN + 1)
 
 
 def _children(layer: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Module]]:

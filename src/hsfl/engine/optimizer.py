@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,19 +52,28 @@ class Optimizer:
             return ("momentum",) if self.momentum else ()
         return ("mean", "square")
 
-    def step(self, weights: torch.Tensor, gradient: torch.Tensor, state: dict[str, torch.Tensor], time: int) -> None:
-        """One update in place; `time` counts updates from 1. The formulas are those of torch.optim."""
-        if self.name == "adamw":
-            weights.mul_(1 - self.lr * self.weight_decay)
-        elif self.weight_decay:
-            gradient = gradient.add(weights, alpha=self.weight_decay)
+    def update(
+        self,
+        weights: list[torch.Tensor],
+        gradients: list[torch.Tensor],
+        slots: Sequence[list[torch.Tensor]],
+        *,
+        divisor: torch.Tensor | None,
+        lr: float | torch.Tensor,
+        time: torch.Tensor,
+    ) -> None:
+        """One update in place, of all tensors in one go; the formulas are those of torch.optim.
+
+        Gradients must lie in memory as their weights do; they are divided by `divisor` first, where there is one.
+        `slots` are the tensors of state in the order of `self.slots`. `time` counts updates from 1; like `divisor` it
+        is a float32 scalar on the device, so that a captured update moves on.
+        """
+        rule: dict[str, Any] = {"weight_decay": self.weight_decay, "lr": lr, "maximize": False, "grad_scale": divisor}
         if self.name == "sgd":
-            if self.momentum:
-                gradient = state["momentum"].mul_(self.momentum).add_(gradient)
-            weights.add_(gradient, alpha=-self.lr)
+            momentum = slots[0] if self.momentum else []
+            rule |= {"momentum": self.momentum, "dampening": 0.0, "nesterov": False, "is_first_step": False}
+            torch._fused_sgd_(weights, gradients, momentum, **rule)
             return
-        first, second = self.betas
-        mean = state["mean"].lerp_(gradient, 1 - first)
-        square = state["square"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        scale = (square / (1 - second**time)).sqrt_().add_(self.eps)
-        weights.addcdiv_(mean, scale, value=-self.lr / (1 - first**time))
+        rule |= {"beta1": self.betas[0], "beta2": self.betas[1], "eps": self.eps, "amsgrad": False}
+        adam = torch._fused_adam_ if self.name == "adam" else torch._fused_adamw_
+        adam(weights, gradients, slots[0], slots[1], [], [time] * len(weights), **rule)

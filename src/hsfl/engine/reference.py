@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from hsfl.engine.arithmetic import arithmetic, casts
 from hsfl.engine.backend import Backend, State
 from hsfl.engine.clients import seed_dropout
 
@@ -25,7 +26,8 @@ class ReferenceBackend(Backend):
         self.optimizers = [[self._optimizer(layer) for layer in model] for model in self.models]
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        losses = [self._pass(n, inputs[n], targets[n]) for n in range(self.num_clients)]
+        with arithmetic(self.device, self.precision):
+            losses = [self._pass(n, inputs[n], targets[n]) for n in range(self.num_clients)]
         self.round += 1
         for entities, layers in zip(self.clients, self._tier_layers(self.cuts), strict=True):
             for clients in entities:
@@ -42,7 +44,7 @@ class ReferenceBackend(Backend):
         received: list[torch.Tensor] = []
         sent: list[torch.Tensor] = []
         activations = self._inputs(inputs)
-        with self._arithmetic():
+        with casts(self.device, self.precision):
             for layers in self._tier_layers(self.cuts):
                 activations = activations.detach().requires_grad_(bool(received))
                 received.append(activations)
@@ -61,7 +63,7 @@ class ReferenceBackend(Backend):
             gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in same]
             mean = torch.stack(gradients).mean(0)
             for parameter in same:
-                parameter.grad = mean.clone()
+                parameter.grad = mean.clone() if parameter.requires_grad else None
         for optimizer in optimizers:
             if optimizer is not None:
                 optimizer.step()
@@ -71,6 +73,9 @@ class ReferenceBackend(Backend):
         for layer in self._tier_layers(self.cuts)[tier]:
             copies = [[*model[layer].parameters(), *model[layer].buffers()] for model in self.models]
             _share_mean(copies, [1 / self.num_clients] * self.num_clients)
+            if self.average_state:
+                states = [list(self._slot_tensors(n, layer).values()) for n in range(self.num_clients)]
+                _share_mean(states, [1 / self.num_clients] * self.num_clients)
 
     def move(self, cuts: Sequence[int]) -> None:
         before = [self.tier_of(layer) for layer in range(len(self.layers))]
@@ -84,18 +89,31 @@ class ReferenceBackend(Backend):
                 states = [list(self._slot_tensors(n, layer).values()) for n in clients]
                 _share_mean(states, [1 / len(copies)] * len(copies))
 
-    def client_state(self, client: int) -> State:
-        return OrderedDict(
-            (f"{number}.{name}", value.detach().clone())
-            for number, layer in enumerate(self.models[client])
-            for name, value in layer.state_dict().items()
-        )
+    def drift(self, tier: int) -> torch.Tensor:
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for layer in self._tier_layers(self.cuts)[tier]:
+            for same in zip(*(model[layer].parameters() for model in self.models), strict=True):
+                copies = torch.stack([p.detach().double() for p in same])
+                total += (copies - copies.mean(0)).square().sum() / self.num_clients
+        return total
 
-    def _slots(self, client: int) -> State:
-        found: State = OrderedDict()
-        for layer in range(len(self.layers)):
-            found |= {key: value.clone() for key, value in self._slot_tensors(client, layer).items()}
+    def _copies(self, tier: int, entity: int) -> list[tuple[State, State]]:
+        found = []
+        for client in self.clients[tier][entity]:
+            state: State = OrderedDict()
+            slots: State = OrderedDict()
+            for layer in self._tier_layers(self.cuts)[tier]:
+                state |= {f"{layer}.{k}": value for k, value in self.models[client][layer].state_dict().items()}
+                slots |= self._slot_tensors(client, layer)
+            found.append((state, slots))
         return found
+
+    def _resume(self, round_: int, seed: int) -> None:
+        super()._resume(round_, seed)
+        for optimizer in (o for model in self.optimizers for o in model if o is not None):
+            for state in optimizer.state.values():
+                if "step" in state:
+                    state["step"].fill_(round_)
 
     def _slot_tensors(self, client: int, layer: int) -> State:
         """Optimiser state of one copy of a layer; zeros stand for what its first step has yet to make."""
@@ -110,20 +128,6 @@ class ReferenceBackend(Backend):
                         state["step"] = torch.tensor(float(self.round))
                 found[f"{slot}.{layer}.{name}"] = state[_TORCH_SLOTS[slot]]
         return found
-
-    def _restore(
-        self, states: Sequence[Mapping[str, torch.Tensor]], slots: Sequence[Mapping[str, torch.Tensor]]
-    ) -> None:
-        for n, model in enumerate(self.models):
-            for number, layer in enumerate(model):
-                prefix = f"{number}."
-                layer.load_state_dict({k.removeprefix(prefix): v for k, v in states[n].items() if k.startswith(prefix)})
-                for key, tensor in self._slot_tensors(n, number).items():
-                    tensor.copy_(slots[n][key])
-                optimizer = self.optimizers[n][number]
-                for state in optimizer.state.values() if optimizer is not None else ():
-                    if "step" in state:
-                        state["step"].fill_(self.round)
 
     def _optimizer(self, layer: nn.Module) -> torch.optim.Optimizer | None:
         rule, parameters = self.optimizer, list(layer.parameters())

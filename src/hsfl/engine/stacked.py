@@ -1,76 +1,30 @@
-"""The fast backend: one copy per entity, one flat tensor per tier, one autograd graph over the whole tree.
+"""The fast backend: one copy per entity, one flat tensor per tier.
 
 Tier m has J_m distinct copies of its layers, not N, and each works on all its clients' samples at once, so a round
 costs little more than one centralised step on the same samples. An entity's parameters are views of its row of the
-tier's flat tensor: averaging is one weighted mean over rows, an update a few operations on the whole tier.
+tier's flat tensor: averaging is one weighted mean over rows. On CUDA a whole round is one graph, see `capture`.
 """
 
 from __future__ import annotations
 
-import copy
+import itertools
+import warnings
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from hsfl.engine.backend import Backend, State, cross_entropy
-from hsfl.engine.clients import seed_dropout
+from hsfl.engine.arithmetic import arithmetic, casts
+from hsfl.engine.backend import Backend, Feed, State, cross_entropy
+from hsfl.engine.capture import CapturedRound, CaptureError, Lanes, Mark
+from hsfl.engine.clients import PerClientBatchNorm, SeededDropout, client_keys
+from hsfl.engine.rows import Tier, whole_buffers
 
-_ALIGNMENT = 64
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where a parameter or buffer of a layer lies in an entity's row."""
-
-    layer: int
-    name: str
-    shape: torch.Size
-    start: int
-
-    def view(self, row: torch.Tensor) -> torch.Tensor:
-        return row[self.start : self.start + self.shape.numel()].view(self.shape)
-
-
-class _Tier:
-    """The entities of a tier: rows of parameters, buffers and optimiser state, and modules that are views of them."""
-
-    def __init__(self, templates: Sequence[nn.Module], layers: range, slots: Sequence[str], like: torch.Tensor) -> None:
-        """As many entities as `like` has rows, each a copy of the templates, in its type and on its device."""
-        entities = len(like)
-        self.layers = layers
-        self.parameters = _places(layers, [t.named_parameters() for t in templates])
-        self.buffers = _places(layers, [_float_buffers(t) for t in templates])
-        self.weights = like.new_zeros(entities, _width(self.parameters))
-        self.gradients = torch.zeros_like(self.weights)
-        self.statistics = like.new_zeros(entities, _width(self.buffers))
-        self.slots = {slot: torch.zeros_like(self.weights) for slot in slots}
-        self.entities = [copy.deepcopy(list(templates)) for _ in range(entities)]
-        self.modules = [[m for layer in entity for m in layer.modules()] for entity in self.entities]
-        for j, entity in enumerate(self.entities):
-            for place in self.parameters:
-                owner, name = _owner(entity[place.layer - layers.start], place.name)
-                view = place.view(self.weights[j])
-                view.copy_(owner._parameters[name].detach())  # type: ignore[union-attr]
-                owner._parameters[name] = nn.Parameter(view)
-            for place in self.buffers:
-                owner, name = _owner(entity[place.layer - layers.start], place.name)
-                # .data: a version counter of its own, or one layer's statistics would invalidate another's graph.
-                view = place.view(self.statistics[j]).data
-                view.copy_(owner._buffers[name])  # type: ignore[arg-type]
-                owner._buffers[name] = view
-        self.leaves = [[p for layer in entity for p in layer.parameters()] for entity in self.entities]
-        self.gradient_views = [[place.view(row) for place in self.parameters] for row in self.gradients]
-
-    def rows(self, layer: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Views (J, numel) of a layer: its state (parameters, buffers) and its optimiser state, slot by slot."""
-        own = [p for p in self.parameters if p.layer == layer]
-        state = [_columns(self.weights, p) for p in own]
-        state += [_columns(self.statistics, p) for p in self.buffers if p.layer == layer]
-        return state, [_columns(slot, p) for slot in self.slots.values() for p in own]
+#: Recorded rounds kept: one for every feed and shape of batch that takes turns.
+_KEPT = 4
 
 
 class StackedBackend(Backend):
@@ -78,35 +32,149 @@ class StackedBackend(Backend):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._parents = [
-            [[j for j, members in enumerate(below) if members[0] in set(group)] for group in above]
-            for below, above in zip(self.clients, self.clients[1:], strict=False)
+        # An order of clients in which those of every entity of every tier are next to each other, so that its batch
+        # is a slice of the whole.
+        order = [client for members in self.clients[-1] for client in members]
+        place = {client: i for i, client in enumerate(order)}
+        self._sections = [[slice(place[c[0]], place[c[0]] + len(c)) for c in tier] for tier in self.clients]
+        self._order, self._back = self._permutation(order), self._permutation([place[n] for n in range(len(order))])
+        # The lowest tier's "children" are the parts of the batch, one for each entity.
+        self._children = [[[j] for j in range(len(self._sections[0]))]] + [
+            [[j for j, s in enumerate(below) if a.start <= s.start < a.stop] for a in above]
+            for below, above in itertools.pairwise(self._sections)
         ]
         counts = [torch.tensor([len(c) for c in tier], dtype=self.dtype, device=self.device) for tier in self.clients]
         self._shares = [count / self.num_clients for count in counts]
-        self._scales = [1 / count[:, None] for count in counts]
-        self._tiers = self._built(self.cuts)
+        self._divisors = {
+            count: torch.tensor(float(count), device=self.device) if count > 1 else None
+            for count in {len(c) for tier in self.clients for c in tier}
+        }
+        # What changes from round to round is on the device, so that a recorded round moves on by itself.
+        self._clock, self._seed = (torch.tensor(v, device=self.device) for v in (0, self.seed))
+        self._lr: float | torch.Tensor = self.optimizer.lr
+        if self.device.type == "cuda" and self.dtype == torch.float32:
+            self._lr = torch.tensor(self.optimizer.lr, device=self.device)
+        sites = [m.site for layer in self.layers for m in layer.modules() if isinstance(m, SeededDropout)]
+        self._sites, self._clients = (torch.tensor(v, dtype=torch.int64, device=self.device) for v in (sites, order))
+        self._keys = self._sites.new_zeros(len(sites), len(order))
+        self._channels_last = True
+        self._capturing = self.device.type == "cuda" and self.capture is not False
+        self._recorded: OrderedDict[tuple[Any, ...], CapturedRound] = OrderedDict()
+        self._build()
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        inputs, targets = self._inputs(inputs), targets.to(self.device)
-        with self._arithmetic():
-            passed = [inputs[clients].flatten(0, 1) for clients in self.clients[0]]
-            for m, tier in enumerate(self._tiers):
-                if m:
-                    passed = [torch.cat([passed[j] for j in children]) for children in self._parents[m - 1]]
-                for j, clients in enumerate(self.clients[m]):
-                    seed_dropout(tier.modules[j], clients, self.seed, self.round)
-                    for layer in tier.entities[j]:
-                        passed[j] = layer(passed[j])
-            losses = torch.empty(self.num_clients, dtype=self.dtype, device=self.device)
-            total = inputs.new_zeros((), dtype=self.dtype)
-            for outputs, clients in zip(passed, self.clients[-1], strict=True):
-                of_clients = self._losses(outputs.to(self.dtype).unflatten(0, (len(clients), -1)), targets[clients])
-                losses[clients] = of_clients.detach()
-                total = total + of_clients.sum()
+        return self._run(self._round, None, inputs, targets)
+
+    def step_from(self, feed: Feed, draw: torch.Tensor) -> torch.Tensor:
+        return self._run(lambda given, lanes: self._round(*feed(given), lanes), feed, draw)
+
+    def _run(self, work: Callable[..., torch.Tensor], feed: Feed | None, *given: torch.Tensor) -> torch.Tensor:
+        """One round, recorded where that is wanted and possible."""
         self.round += 1
-        self._update(total)
-        return losses
+        with arithmetic(self.device, self.precision):
+            if self._capturing:
+                key = (feed, *((tensor.shape, tensor.dtype) for tensor in given))
+                if key not in self._recorded:
+                    self._record(key, lambda *g: work(*g, Lanes(self.device)), given)
+                if key in self._recorded:
+                    self._recorded.move_to_end(key)
+                    return self._recorded[key](*given)
+            return work(*(tensor.to(self.device) for tensor in given), Lanes())
+
+    def _record(self, key: tuple[Any, ...], work: Callable[..., torch.Tensor], given: Sequence[torch.Tensor]) -> None:
+        while len(self._recorded) >= _KEPT:
+            self._recorded.popitem(last=False)
+        state = [self._clock, self._keys, *(tensor for tier in self._tiers for tensor in tier.state())]
+        try:
+            self._recorded[key] = CapturedRound(work, given, state, self.device)
+        except CaptureError as error:
+            self._capturing = False
+            warnings.warn(
+                f"rounds cannot be captured as a CUDA graph ({error}); they run slower, one operation at a time",
+                stacklevel=4,
+            )
+
+    def _round(self, inputs: torch.Tensor, targets: torch.Tensor, lanes: Lanes) -> torch.Tensor:
+        """The round itself, with nothing in it that waits for the device or depends on the host's counters."""
+        if len(self._sites):
+            self._keys.copy_(client_keys(self._seed, self._clock, self._sites, self._clients))
+        self._clock.add_(1)
+        inputs, targets = self._inputs(inputs), targets.to(self.device)
+        if self._order is not None:
+            inputs, targets = inputs[self._order], targets[self._order]
+        with casts(self.device, self.precision):
+            passes = self._forward(inputs, lanes)
+            outputs = _joined([one.sent for one in passes[-1]]).detach().requires_grad_()
+            losses = self._losses(outputs.to(self.dtype).unflatten(0, (self.num_clients, -1)), targets)
+        (gradient,) = torch.autograd.grad(losses.sum(), outputs)
+        self._backward(passes, gradient, lanes)
+        losses = losses.detach()
+        return losses if self._back is None else losses[self._back]
+
+    def _forward(self, inputs: torch.Tensor, lanes: Lanes) -> list[list[_Pass]]:
+        """Tier by tier, every entity on the samples of all its clients."""
+        samples = inputs.flatten(0, 1)
+        if self._channels_last and samples.dim() == 4:
+            samples = samples.contiguous(memory_format=torch.channels_last)
+        samples = samples.unflatten(0, inputs.shape[:2])
+        sent = [samples[section].flatten(0, 1) for section in self._sections[0]]
+        done: list[Mark] = [lanes.mark()] * len(sent)
+        passes: list[list[_Pass]] = []
+        for tier, children in zip(self._tiers, self._children, strict=True):
+            marks, done, own = done, [], []
+            for j, entity in enumerate(tier.entities):
+                with lanes.run(j, [marks[i] for i in children[j]], done):
+                    x = received = _joined([sent[i] for i in children[j]]).detach()
+                    if passes:
+                        received.requires_grad_()
+                    for layer in entity:
+                        x = layer(x)
+                own.append(_Pass(received, x))
+            passes.append(own)
+            sent = [one.sent for one in own]
+        lanes.join()
+        return passes
+
+    def _backward(self, passes: list[list[_Pass]], gradient: torch.Tensor, lanes: Lanes) -> None:
+        """Tier by tier from the top; an entity steps as soon as it has its gradients, while others still work."""
+        time, marks = self._clock.float(), [lanes.mark()] * len(passes[-1])
+        whole = gradient.unflatten(0, (self.num_clients, -1))
+        gradients = {j: whole[section].flatten(0, 1) for j, section in enumerate(self._sections[-1])}
+        alive = [gradients]  # until all is done, like `passes`: another stream may read what this one would free
+        for m in range(self.num_tiers - 1, -1, -1):
+            after, above, gradients = marks, gradients, {}
+            marks = [None] * len(passes[m - 1])
+            for j, (one, entity) in enumerate(zip(passes[m], self._stepped[m], strict=True)):
+                done: list[Mark] = []
+                with lanes.run(j, [after[j]], done):
+                    received = self._step(one, entity, above[j], time, wanted=m > 0)
+                if received is None:
+                    continue
+                section = self._sections[m][j]
+                parts = received.unflatten(0, (section.stop - section.start, -1))
+                for i in self._children[m][j]:
+                    part = self._sections[m - 1][i]
+                    gradients[i] = parts[part.start - section.start : part.stop - section.start].flatten(0, 1)
+                    marks[i] = done[0]
+            alive.append(gradients)
+        lanes.join()
+
+    def _step(
+        self, one: _Pass, entity: _Entity, gradient: torch.Tensor, time: torch.Tensor, wanted: bool
+    ) -> torch.Tensor | None:
+        """An entity's update from the gradient of what it sent; the gradient of what it received, where wanted."""
+        if one.sent is one.received:  # it hosts no layer
+            return gradient if wanted else None
+        if not one.sent.requires_grad:  # the lowest tier, with nothing to train in it
+            return None
+        leaves = [*entity.weights, one.received] if wanted else entity.weights
+        found = list(torch.autograd.grad(one.sent, leaves, gradient, allow_unused=True))
+        passed = _laid_out(found.pop(), one.received) if wanted else None
+        if entity.weights:
+            own = [_laid_out(g, w) for g, w in zip(found, entity.weights, strict=True)]
+            with torch.no_grad():
+                self.optimizer.update(entity.weights, own, entity.slots, divisor=entity.divisor, lr=self._lr, time=time)
+        return passed
 
     def _losses(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """(clients,): each client's mean loss."""
@@ -115,20 +183,21 @@ class StackedBackend(Backend):
             return flat.view(len(outputs), -1).mean(1)
         return torch.stack([self.loss(o, t) for o, t in zip(outputs, targets, strict=True)])
 
-    def _update(self, total: torch.Tensor) -> None:
-        leaves = [leaf for tier in self._tiers for entity in tier.leaves for leaf in entity]
-        views = [view for tier in self._tiers for entity in tier.gradient_views for view in entity]
-        gradients = torch.autograd.grad(total, leaves, allow_unused=True)
-        with torch.no_grad():
-            for view, gradient in zip(views, gradients, strict=True):
-                view.zero_() if gradient is None else view.copy_(gradient)
-            for tier, scale in zip(self._tiers, self._scales, strict=True):
-                self.optimizer.step(tier.weights, tier.gradients.mul_(scale), tier.slots, self.round)
-
     @torch.no_grad()
     def average(self, tier: int) -> None:
-        for flat in (self._tiers[tier].weights, self._tiers[tier].statistics):
-            flat.copy_((self._shares[tier] @ flat).expand_as(flat))
+        held = self._tiers[tier]
+        if len(held.weights) == 1:
+            return
+        with arithmetic(self.device):  # in full precision, whatever that of rounds
+            for flat in (held.weights, held.statistics, *(held.slots.values() if self.average_state else ())):
+                flat.copy_((self._shares[tier] @ flat).expand_as(flat))
+
+    @torch.no_grad()
+    def drift(self, tier: int) -> torch.Tensor:
+        share, weights = self._shares[tier], self._tiers[tier].weights
+        with arithmetic(self.device):
+            apart = weights - share @ weights
+        return share.double() @ apart.square_().sum(1, dtype=torch.float64)
 
     @torch.no_grad()
     def move(self, cuts: Sequence[int]) -> None:
@@ -136,100 +205,98 @@ class StackedBackend(Backend):
         if cuts == self.cuts:
             return
         before, old_tiers = [self.tier_of(layer) for layer in range(len(self.layers))], self._tiers
-        self.cuts, self._tiers = cuts, self._built(cuts)
+        self.cuts = cuts
+        self._build()
         for layer, old in enumerate(before):
             new = self.tier_of(layer)
             share = self._shares_of(old, new)
-            for source, target in zip(old_tiers[old].rows(layer), self._tiers[new].rows(layer), strict=True):
-                for a, b in zip(source, target, strict=True):
-                    b.copy_(share @ a)
-            whole = dict(_whole_buffers(old_tiers[old].entities[0][layer - old_tiers[old].layers.start]))
+            with arithmetic(self.device):
+                for source, target in zip(old_tiers[old].rows(layer), self._tiers[new].rows(layer), strict=True):
+                    target.copy_(source if old == new else share @ source)
+            whole = dict(whole_buffers(old_tiers[old].entities[0][layer - old_tiers[old].layers.start]))
             for entity in self._tiers[new].entities:
-                for name, buffer in _whole_buffers(entity[layer - self._tiers[new].layers.start]):
+                for name, buffer in whole_buffers(entity[layer - self._tiers[new].layers.start]):
                     buffer.copy_(whole[name])
-
-    def client_state(self, client: int) -> State:
-        state: State = OrderedDict()
-        for m, tier in enumerate(self._tiers):
-            for number, layer in zip(tier.layers, tier.entities[self.hosts[m][client]], strict=True):
-                state |= {f"{number}.{name}": value.detach().clone() for name, value in layer.state_dict().items()}
-        return state
 
     @torch.no_grad()
     def global_state(self) -> State:
         state = self.client_state(0)
         for share, tier in zip(self._shares, self._tiers, strict=True):
             for flat, places in ((tier.weights, tier.parameters), (tier.statistics, tier.buffers)):
-                mean = share @ flat
+                with arithmetic(self.device):
+                    mean = share @ flat
                 for place in places:
                     key = f"{place.layer}.{place.name}"
                     if key in state:
-                        state[key] = place.view(mean).clone()
+                        state[key] = place.view(mean)
         return state
 
-    def _slots(self, client: int) -> State:
-        found: State = OrderedDict()
-        for layer in range(len(self.layers)):
-            m = self.tier_of(layer)
-            for slot, flat in self._tiers[m].slots.items():
-                for place in self._tiers[m].parameters:
-                    if place.layer == layer:
-                        found[f"{slot}.{layer}.{place.name}"] = place.view(flat[self.hosts[m][client]]).clone()
-        return found
+    def _copies(self, tier: int, entity: int) -> list[tuple[State, State]]:
+        return [self._tiers[tier].named(entity)]
+
+    def _resume(self, round_: int, seed: int) -> None:
+        super()._resume(round_, seed)
+        self._clock.fill_(round_)
+        self._seed.fill_(seed)
 
     @torch.no_grad()
-    def _restore(
-        self, states: Sequence[Mapping[str, torch.Tensor]], slots: Sequence[Mapping[str, torch.Tensor]]
-    ) -> None:
-        for m, tier in enumerate(self._tiers):
-            for j, clients in enumerate(self.clients[m]):
-                for number, layer in zip(tier.layers, tier.entities[j], strict=True):
-                    for name, tensor in layer.state_dict().items():
-                        tensor.copy_(states[clients[0]][f"{number}.{name}"])
-                for slot, flat in tier.slots.items():
-                    for place in tier.parameters:
-                        place.view(flat[j]).copy_(slots[clients[0]][f"{slot}.{place.layer}.{place.name}"])
-
-    def _built(self, cuts: Sequence[int]) -> list[_Tier]:
-        with torch.no_grad():
-            return [
-                _Tier([self.layers[i] for i in layers], layers, self.optimizer.slots, share)
-                for layers, share in zip(self._tier_layers(cuts), self._shares, strict=True)
-            ]
+    def _build(self) -> None:
+        """Tiers for the current cuts, all entities as the model came."""
+        self._recorded.clear()  # their memory is taken again by the next one
+        self._tiers = [
+            Tier(
+                [self.layers[i] for i in layers], layers, self.optimizer.slots, share, channels_last=self._channels_last
+            )
+            for layers, share in zip(self._tier_layers(self.cuts), self._shares, strict=True)
+        ]
+        self._stepped: list[list[_Entity]] = []
+        site = {int(s): i for i, s in enumerate(self._sites)}
+        for tier, sections in zip(self._tiers, self._sections, strict=True):
+            counts = [section.stop - section.start for section in sections]
+            self._stepped.append([_Entity(*tier.trained(j), self._divisors[n]) for j, n in enumerate(counts)])
+            for j, section in enumerate(sections):
+                for module in (m for layer in tier.entities[j] for m in layer.modules()):
+                    if isinstance(module, PerClientBatchNorm):
+                        module.clients = counts[j]
+                    elif isinstance(module, SeededDropout):
+                        module.keys = self._keys[site[module.site], section]
 
     def _shares_of(self, old: int, new: int) -> torch.Tensor:
         """(J_new, J_old): what part of a new host's clients each old host serves."""
-        share = torch.zeros(len(self.clients[new]), len(self.clients[old]), dtype=self.dtype, device=self.device)
-        for client in range(self.num_clients):
-            share[self.hosts[new][client], self.hosts[old][client]] += 1
-        return share / share.sum(1, keepdim=True)
+        pairs = torch.zeros(len(self.clients[new]), len(self.clients[old]), dtype=self.dtype)
+        for pair in zip(self.hosts[new], self.hosts[old], strict=True):
+            pairs[pair] += 1
+        return (pairs / pairs.sum(1, keepdim=True)).to(self.device)
+
+    def _permutation(self, order: list[int]) -> torch.Tensor | None:
+        return None if order == sorted(order) else torch.tensor(order, device=self.device)
 
 
-def _places(layers: range, named: Sequence[Any]) -> list[_Place]:
-    places, start = [], 0
-    for layer, tensors in zip(layers, named, strict=True):
-        for name, tensor in tensors:
-            places.append(_Place(layer, name, tensor.shape, start))
-            start += -(-tensor.numel() // _ALIGNMENT) * _ALIGNMENT
-    return places
+@dataclass(frozen=True)
+class _Entity:
+    """What an entity's update needs: parameters, optimiser state slot by slot, and its number of clients if not 1."""
+
+    weights: list[torch.Tensor]
+    slots: list[list[torch.Tensor]]
+    divisor: torch.Tensor | None
 
 
-def _width(places: list[_Place]) -> int:
-    return places[-1].start + -(-places[-1].shape.numel() // _ALIGNMENT) * _ALIGNMENT if places else 0
+@dataclass(frozen=True)
+class _Pass:
+    """What an entity received and sent up in a forward pass, detached from what is below and above."""
+
+    received: torch.Tensor
+    sent: torch.Tensor
 
 
-def _columns(flat: torch.Tensor, place: _Place) -> torch.Tensor:
-    return flat[:, place.start : place.start + place.shape.numel()]
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
-def _float_buffers(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
-
-
-def _whole_buffers(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return [(n, b) for n, b in module.named_buffers() if not b.is_floating_point() and not n.endswith("keys")]
-
-
-def _owner(module: nn.Module, path: str) -> tuple[nn.Module, str]:
-    parent, _, name = path.rpartition(".")
-    return module.get_submodule(parent), name
+def _laid_out(gradient: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
+    """The gradient, in memory as its weight is: what an update of many tensors at once takes for granted."""
+    if gradient is None:
+        return torch.zeros_like(weight)
+    if gradient.stride() == weight.stride():
+        return gradient
+    return torch.empty_like(weight).copy_(gradient)

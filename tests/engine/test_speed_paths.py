@@ -1,0 +1,335 @@
+"""What makes backends fast must not change what they compute: feeds, captured rounds, precision, lean files."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hsfl
+from hsfl.engine.arithmetic import arithmetic
+from hsfl.errors import HsflError
+from tests.engine.test_backends import CLASSES, OPTIMIZERS, batch, layers, random_hosts
+
+KINDS = ("reference", "stacked")
+HOSTS = [[0, 1, 2, 3], [0, 0, 1, 1], [0, 0, 0, 0]]
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: captured rounds exist only there")
+
+
+def make(kind: str = "stacked", cuts=(1, 3), hosts=HOSTS, rule="momentum", norm="batch", dropout=0.2, **options):
+    options = {"dtype": torch.float64, "seed": 3} | options
+    return hsfl.backend(kind, layers(norm, dropout), hosts, cuts, OPTIMIZERS[rule], **options)
+
+
+def resident(device: str = "cpu", clients: int = 4):
+    """Data on the device, a feed that gathers and scales batches of it, and draws for a few rounds."""
+    torch.manual_seed(1)
+    data = torch.randn(50, 2, 6, 6, dtype=torch.float64).to(device)
+    labels = torch.randint(0, CLASSES, (50,)).to(device)
+    draws = torch.stack((torch.randint(0, 50, (6, clients, 4)), torch.randint(0, 2, (6, clients, 4))), -1)
+
+    def feed(draw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        index, flip = draw.unbind(-1)
+        images = data[index]
+        return torch.where(flip[..., None, None, None] == 1, images.flip(-1), images), labels[index]
+
+    return feed, draws.to(device)
+
+
+def everything(backend) -> dict[str, torch.Tensor]:
+    """All state, in keys of a saved file."""
+    found = {}
+    for tier, entities in enumerate(backend.clients):
+        for entity in range(len(entities)):
+            for kind, state in zip(("state", "slot"), backend._copies(tier, entity)[0], strict=True):
+                found |= {f"{kind}.{tier}.{entity}.{key}": value.detach().clone() for key, value in state.items()}
+    return found
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for key, value in one.items():
+        assert torch.equal(value, other[key]), key
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_step_from_is_step_on_what_the_feed_gives(kind: str) -> None:
+    feed, draws = resident()
+    one, other = make(kind), make(kind, capture=True)  # there is nothing to capture on a CPU
+    for draw in draws:
+        assert torch.equal(one.step_from(feed, draw), other.step(*feed(draw)))
+    assert_equal(everything(one), everything(other))
+    assert one.round == len(draws)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drift_by_hand(kind: str) -> None:
+    hosts = [[0, 1, 2, 3], [0, 0, 0, 1], [0, 0, 0, 0]]
+    backend = make(kind, hosts=hosts)
+    feed, draws = resident()
+    for draw in draws[:3]:
+        backend.step_from(feed, draw)
+    for tier, numbers in ((0, {0}), (1, {1, 2}), (2, {3, 4})):
+        copies = []
+        for client in range(4):
+            state = backend.client_state(client)
+            named = [(k, v) for k, v in state.items() if int(k.split(".")[0]) in numbers]
+            parameters = {f"{n}.{name}" for n in numbers for name, _ in backend.layers[n].named_parameters()}
+            copies.append(torch.cat([v.flatten() for k, v in named if k in parameters]))
+        copies = torch.stack(copies)
+        by_hand = (copies - copies.mean(0)).square().sum(1).mean()
+        drift = backend.drift(tier)
+        assert drift.shape == () and drift.dtype == torch.float64
+        torch.testing.assert_close(drift, by_hand, rtol=1e-9, atol=1e-12)
+        assert (drift > 1e-6) == (tier < 2)
+        backend.average(tier)
+        assert backend.drift(tier) < 1e-24
+
+
+@pytest.mark.parametrize("rule", ["momentum", "adam"])
+def test_averaging_optimiser_state_is_an_option(rule: str) -> None:
+    feed, draws = resident()
+    hosts = [[0, 1, 2, 3], [0, 0, 0, 1], [0, 0, 0, 0]]
+    both = [make(kind, hosts=hosts, rule=rule, average_state=True) for kind in KINDS]
+    local = make("stacked", hosts=hosts, rule=rule)
+    for draw in draws[:2]:
+        for backend in (*both, local):
+            backend.step_from(feed, draw)
+    before = everything(local)
+    for backend in (*both, local):
+        backend.average(1)
+    ours, theirs, kept = (everything(backend) for backend in (*both, local))
+    for key, value in ours.items():
+        torch.testing.assert_close(value, theirs[key], rtol=0, atol=1e-12)
+        if key.startswith("slot.1."):
+            twin = key.replace("slot.1.0", "slot.1.1")
+            mean = 0.75 * before[key.replace("slot.1.1", "slot.1.0")] + 0.25 * before[twin]
+            torch.testing.assert_close(value, mean, rtol=0, atol=1e-12)
+            assert torch.equal(kept[key], before[key])
+
+
+@pytest.mark.parametrize(("kind", "other"), list(itertools.product(KINDS, KINDS)))
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "adam"])
+def test_files_hold_one_copy_per_entity_to_the_bit(kind: str, other: str, rule: str, tmp_path) -> None:
+    from safetensors.torch import load_file
+
+    feed, draws = resident()
+    saved, resumed = make(kind, rule=rule), make(other, rule=rule)
+    for draw in draws[:2]:
+        saved.step_from(feed, draw)
+    saved.average(0)
+    saved.move((2, 4))
+    saved.step_from(feed, draws[2])
+    saved.save(tmp_path / "file")
+    resumed.load(tmp_path / "file")
+    assert_equal(everything(saved), everything(resumed))
+    assert_equal(everything(saved), load_file(tmp_path / "file"))
+    for client in range(4):
+        assert_equal(saved.client_state(client), resumed.client_state(client))
+
+
+def test_files_do_not_grow_with_the_clients_of_a_tier_of_one(tmp_path) -> None:
+    sizes = []
+    for clients in (2, 20):
+        backend = make(hosts=[[0] * clients, [0] * clients], cuts=(1,), norm="none")
+        backend.save(tmp_path / "file")
+        sizes.append((tmp_path / "file").stat().st_size)
+    assert sizes[1] - sizes[0] < 200  # the hosts themselves
+
+
+def test_a_file_that_does_not_fit_changes_nothing(tmp_path) -> None:
+    feed, draws = resident()
+    make(rule="adam").save(tmp_path / "adam")
+    make(dtype=torch.float32).save(tmp_path / "float32")
+    make(hosts=[[0, 1, 2, 3], [0, 1, 1, 1], [0, 0, 0, 0]]).save(tmp_path / "hosts")
+    make(norm="none").save(tmp_path / "layers")
+    (tmp_path / "text").write_text("nothing")
+    backend = make(cuts=(2, 4))
+    backend.step_from(feed, draws[0])
+    before = everything(backend)
+    for name, said in {
+        "adam": "another optimiser",
+        "float32": "is float32 4 and not float64 4",
+        "hosts": "other hosts",
+        "layers": "other layers",
+        "text": "not a saved backend",
+        "absent": "not a saved backend",
+    }.items():
+        with pytest.raises(HsflError, match=said):
+            backend.load(tmp_path / name)
+        assert (backend.cuts, backend.round) == ((2, 4), 1)
+        assert_equal(everything(backend), before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_evaluation_takes_tensors_or_batches(kind: str) -> None:
+    feed, draws = resident()
+    backend = make(kind)
+    for draw in draws[:2]:
+        backend.step_from(feed, draw)
+    torch.manual_seed(2)
+    inputs, targets = torch.randn(11, 2, 6, 6, dtype=torch.float64), torch.randint(0, CLASSES, (11,))
+    whole = backend.evaluate((inputs, targets))
+    batches = zip(inputs.split([3, 7, 1]), targets.split([3, 7, 1]), strict=True)
+    for found in (backend.evaluate(batches), backend.evaluate((inputs, targets), batch_size=2)):
+        assert found == pytest.approx(whole, rel=1e-12)
+    model = nn.Sequential(*layers("batch", 0.2)).eval()  # batch norm with the averaged running statistics
+    model.load_state_dict(backend.global_state())
+    loss = nn.functional.cross_entropy(model(inputs), targets)
+    assert whole["loss"] == pytest.approx(loss.item(), rel=1e-12)
+    backend.step_from(feed, draws[3])
+    assert backend.evaluate((inputs, targets))["loss"] != whole["loss"]
+    with pytest.raises(HsflError, match="no samples"):
+        backend.evaluate([])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frozen_parameters_stay(kind: str) -> None:
+    model = layers()
+    model[1][0].weight.requires_grad_(False)
+    backend = hsfl.backend(kind, model, HOSTS, (1, 3), OPTIMIZERS["momentum"], dtype=torch.float64)
+    backend.step(*batch(np.random.default_rng(0), 4))
+    assert torch.equal(backend.client_state(0)["1.0.weight"], model[1][0].weight)
+    assert not torch.equal(backend.client_state(0)["1.0.bias"], model[1][0].bias)
+
+
+def test_bfloat16_with_batch_norm_is_close() -> None:
+    inputs, targets = batch(np.random.default_rng(0), 4)
+    losses = [
+        make(kind, norm="batch", dtype=torch.float32, precision=precision).step(inputs.float(), targets)
+        for kind, precision in (("reference", "fp32"), ("reference", "bf16"), ("stacked", "bf16"))
+    ]
+    assert all(loss.dtype == torch.float32 for loss in losses)
+    torch.testing.assert_close(losses[0], losses[1], rtol=0.05, atol=0.02)
+    torch.testing.assert_close(losses[0], losses[2], rtol=0.05, atol=0.02)
+
+
+def test_precision_does_not_leak() -> None:
+    """The switches are the process's: on within, and afterwards as they were, however they had been set."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+
+    def switches() -> list[object]:
+        return [matmul.allow_tf32, cudnn.allow_tf32, matmul.fp32_precision, cudnn.conv.fp32_precision]
+
+    device = torch.device("cuda")
+    for prepare in (lambda: None, lambda: setattr(matmul, "allow_tf32", True)):
+        prepare()
+        before = switches()
+        for precision in ("fp32", "tf32", "bf16"):
+            with arithmetic(device, precision):
+                assert matmul.allow_tf32 == cudnn.allow_tf32 == (precision == "tf32")
+            assert switches() == before
+        with pytest.raises(KeyError), arithmetic(device, "tf32"):
+            raise KeyError
+        assert switches() == before
+    matmul.allow_tf32 = False
+
+
+# --- CUDA ------------------------------------------------------------------------------------------------------------
+
+
+def largest_difference(device: str) -> dict[str, float]:
+    """Of losses and state, on random trees with moves and averages: `device` against the reference on the CPU."""
+    found: dict[str, float] = {}
+    cases = [("momentum", "none", 0.0), ("sgd", "group", 0.3), ("momentum", "batch", 0.3), ("adam", "batch", 0.0)]
+    for dtype, (seed, (rule, norm, dropout)) in itertools.product(
+        (torch.float64, torch.float32), enumerate([*cases, ("adamw", "group", 0.2)])
+    ):
+        rng = np.random.default_rng(seed)
+        tiers, clients = int(rng.integers(2, 5)), int(rng.integers(4, 8))
+        hosts = random_hosts(rng, tiers, clients, single_top=bool(seed % 2))
+        cuts = [sorted(map(int, rng.integers(1, 6, tiers - 1))) for _ in range(3)]
+        common = {"cuts": cuts[0], "hosts": hosts, "rule": rule, "norm": norm, "dropout": dropout, "dtype": dtype}
+        both = [make("reference", **common), make("stacked", **common, device=device)]
+        feeds = [resident("cpu", clients), resident(device, clients)]
+        worst = 0.0
+        for t in range(6):
+            losses = [b.step_from(feed, draws[t]) for b, (feed, draws) in zip(both, feeds, strict=True)]
+            for backend in both:
+                if t in (2, 4):
+                    backend.move(cuts[t // 2])
+                if t % 2:
+                    backend.average(t % tiers)
+            states = [everything(backend) for backend in both]
+            pairs = [(losses[0], losses[1]), *((value, states[1][key]) for key, value in states[0].items())]
+            worst = max(worst, *(float((a.cpu() - b.cpu()).abs().max()) for a, b in pairs))
+        found[f"{str(dtype).removeprefix('torch.')}, {rule}, norm {norm}, dropout {dropout}"] = worst
+    return found
+
+
+@cuda
+def test_captured_rounds_equal_the_reference() -> None:
+    for case, worst in largest_difference("cuda").items():
+        assert worst < (1e-9 if case.startswith("float64") else 1e-2), case
+
+
+@cuda
+@pytest.mark.parametrize("rule", ["momentum", "adam"])
+def test_recording_trains_nothing(rule: str) -> None:
+    """Captured and eager rounds are the same to the bit where kernels are; recording again changes nothing."""
+    feed, draws = resident("cuda")
+    torch.backends.cudnn.deterministic = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            captured, eager = (make(rule=rule, device="cuda", capture=c) for c in (None, False))
+            for t, draw in enumerate(draws):
+                if t == 3:
+                    captured._recorded.clear()
+                state, clock = everything(captured), int(captured._clock)
+                losses = captured.step(*feed(draw)) if t % 2 else captured.step_from(feed, draw)
+                assert clock == t and state.keys()
+                torch.testing.assert_close(losses, eager.step_from(feed, draw), rtol=0, atol=1e-12)
+        assert captured._recorded and not eager._recorded
+        for key, value in everything(captured).items():
+            torch.testing.assert_close(value, everything(eager)[key], rtol=0, atol=1e-12)
+    finally:
+        torch.backends.cudnn.deterministic = False
+
+
+@cuda
+def test_warm_up_is_undone_to_the_bit() -> None:
+    from hsfl.engine.capture import CapturedRound, Lanes
+
+    feed, draws = resident("cuda")
+    backend = make(device="cuda")
+    backend.step_from(feed, draws[0])
+    before, random = everything(backend), torch.cuda.get_rng_state()
+    clock = backend._clock.clone()
+    state = [backend._clock, backend._keys, *(t for tier in backend._tiers for t in tier.state())]
+    CapturedRound(lambda d: backend._round(*feed(d), Lanes(d.device)), [draws[1]], state, backend.device)
+    assert_equal(everything(backend), before)
+    assert torch.equal(backend._clock, clock) and torch.equal(torch.cuda.get_rng_state(), random)
+
+
+@cuda
+def test_what_cannot_be_captured_runs_eagerly() -> None:
+    feed, draws = resident("cuda")
+
+    def waits(draw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        assert float(draw.sum().item()) >= 0
+        return feed(draw)
+
+    one, other = make(device="cuda"), make(device="cuda", capture=False)
+    with pytest.warns(UserWarning, match="cannot be captured"):
+        first = one.step_from(waits, draws[0])
+    torch.testing.assert_close(first, other.step_from(feed, draws[0]), rtol=0, atol=1e-12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for draw in draws[1:]:
+            second = one.step_from(waits, draw)
+            torch.testing.assert_close(second, other.step_from(feed, draw), rtol=0, atol=1e-12)
+
+
+@cuda
+def test_losses_are_a_tensor_of_their_own() -> None:
+    feed, draws = resident("cuda")
+    backend = make(device="cuda")
+    first = backend.step_from(feed, draws[0])
+    kept = first.clone()
+    backend.step_from(feed, draws[1])
+    assert torch.equal(first, kept)
