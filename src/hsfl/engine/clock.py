@@ -1,0 +1,89 @@
+"""The simulated clock: what a round, an average and a move of layers cost on the machines of that moment.
+
+Only here does a plan become seconds and bytes. Split training takes T_S a round, averaging tier m takes T_{m,A}
+(theory.latency). Layers that change tiers travel like sub-models: over the link between the two tiers, one copy per
+entity of the lower one, with their optimiser state, and the slowest link decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hsfl.problem.problem import Problem, cumulative
+from hsfl.problem.system import System
+from hsfl.theory.latency import aggregation_latency, split_latency
+
+
+@dataclass
+class Clock:
+    """Simulated seconds since the start, and the bits that crossed every link so far.
+
+    `problem` gives batch size and profile; its system is replaced by the one of the moment.
+    """
+
+    problem: Problem
+    time_s: float = 0.0
+    bits: dict[str, int] = field(default_factory=dict)
+    """By "TIER.LINK": up, down (activations, gradients and moved layers), fed_up, fed_down (sub-models)."""
+
+    def __post_init__(self) -> None:
+        tiers = self.problem.system.tiers
+        for m, tier in enumerate(tiers):
+            links = (["up", "down"] if m < len(tiers) - 1 else []) + (
+                ["fed_up", "fed_down"] if tier.entities > 1 else []
+            )
+            for link in links:
+                self.bits.setdefault(f"{tier.name}.{link}", 0)
+        self._cuts: tuple[int, ...] | None = None
+        self._costs: tuple[float, list[float]] = (0.0, [])
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """What crossed every link, in whole bytes."""
+        return {link: bits // 8 for link, bits in self.bits.items()}
+
+    def see(self, system: System) -> None:
+        """The machines as they are from now on."""
+        if system is not self.problem.system:
+            self.problem, self._cuts = replace(self.problem, system=system), None
+
+    def split(self, cuts: Sequence[int], rounds: int = 1) -> None:
+        """Rounds of split training: T_S each."""
+        self.time_s += rounds * self._at(cuts)[0]
+        problem, profile = self.problem, self.problem.profile
+        samples = rounds * problem.system.num_clients * problem.batch_size
+        for tier, cut in zip(problem.system.tiers, cuts, strict=False):
+            self.bits[f"{tier.name}.up"] += round(samples * profile.activation_bits[cut - 1])
+            self.bits[f"{tier.name}.down"] += round(samples * profile.gradient_bits[cut - 1])
+
+    def average(self, cuts: Sequence[int], tier: int) -> None:
+        """The fed server averages a tier: T_{m,A}."""
+        self.time_s += self._at(cuts)[1][tier]
+        edges, entities = (0, *cuts, self.problem.num_layers), self.problem.system.entities[tier]
+        sizes = self.problem.parameter_bits
+        bits = round(entities * (sizes[edges[tier + 1]] - sizes[edges[tier]]))
+        for link in ("fed_up", "fed_down"):
+            self.bits[f"{self.problem.system.tiers[tier].name}.{link}"] += bits
+
+    def move(self, old: Sequence[int], new: Sequence[int]) -> None:
+        """Layers change tiers: at every cut that moves, they cross that link, down if the cut rises and up if it falls.
+
+        Boundaries are crossed one after the other, from the devices up.
+        """
+        profile = self.problem.profile
+        sizes = cumulative(profile.parameter_bits + profile.optimizer_bits)
+        for tier, before, after in zip(self.problem.system.tiers, old, new, strict=False):
+            bits = abs(float(sizes[after] - sizes[before]))
+            link, rates = ("down", tier.downlink_bps) if after > before else ("up", tier.uplink_bps)
+            self.time_s += bits / float(np.min(rates))
+            self.bits[f"{tier.name}.{link}"] += round(bits * tier.entities)
+
+    def _at(self, cuts: Sequence[int]) -> tuple[float, list[float]]:
+        """T_S and every T_{m,A}, worked out once for the cuts and machines in force."""
+        if self._cuts != tuple(cuts):
+            self._cuts = tuple(cuts)
+            self._costs = (float(split_latency(self.problem, cuts)), aggregation_latency(self.problem, cuts).tolist())
+        return self._costs
