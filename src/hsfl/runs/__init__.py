@@ -1,0 +1,1 @@
+"""Folders of training runs."""

@@ -1,0 +1,26 @@
+"""How to listen to a training run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hsfl.problem.scenario import Scenario
+
+
+class Callback:
+    """Hears what happens while training; override what you want to hear. Records are those of the run folder."""
+
+    def on_start(self, folder: Path, scenario: Scenario, round_: int) -> None:
+        """Before the first round after `round_`, which is 0 unless a run is resumed."""
+
+    def on_plan(self, record: dict[str, Any]) -> None: ...
+
+    def on_round(self, record: dict[str, Any]) -> None:
+        """After every round; an evaluated round has accuracy and test_loss."""
+
+    def on_end(self, summary: dict[str, Any]) -> None:
+        """When training has ended by itself."""
+
+    def on_stop(self) -> None:
+        """At the very end, however it came."""

@@ -1,0 +1,66 @@
+"""The scenario of a run folder, and what may change when the run goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hsfl.errors import HsflError
+from hsfl.problem.profile import LayerProfile
+from hsfl.problem.scenario import Scenario, read_scenario
+from hsfl.problem.schema import ModelSection
+
+#: When training ends, how often it is saved and where it runs may change from session to session; nothing else.
+MAY_CHANGE = {
+    "training.rounds",
+    "training.time_limit",
+    "training.until_accuracy",
+    "training.until_converged",
+    "training.checkpoint_every",
+    "training.keep_checkpoints",
+    "training.device",
+}
+
+
+def read(folder: Path, measure: Callable[[ModelSection, Path | None], LayerProfile]) -> tuple[Scenario, Path | None]:
+    """The scenario a run was started with, and the folder of its data where one was given."""
+    if not (folder / "scenario.toml").is_file():
+        raise HsflError(f"{folder}: not a run (it has no scenario.toml); give a folder that hsfl train wrote")
+    try:
+        about = json.loads((folder / "environment.json").read_text())
+        started_in, data = about["scenario_folder"], about["data_folder"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise HsflError(f"{folder / 'environment.json'}: cannot be read; give a folder that hsfl train wrote") from None
+    scenario = read_scenario(folder / "scenario.toml", measure)
+    return replace(scenario, folder=started_in and Path(started_in)), data and Path(data)
+
+
+def check_same(of_run: Scenario, given: Scenario, folder: Path) -> None:
+    """HsflError unless a scenario is that of the run, but for what may change."""
+    before, after = _flat(of_run.raw), _flat(given.raw)
+    for field in sorted(before.keys() | after.keys()):
+        if field not in MAY_CHANGE and before.get(field) != after.get(field):
+            raise HsflError(
+                f"{folder}: {field} is {_text(before.get(field))} in this run, not {_text(after.get(field))}; resume "
+                "it as it is, or start a new run"
+            )
+
+
+def _text(value: Any) -> str:
+    return "not set" if value is None else repr(value)
+
+
+def _flat(raw: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in raw.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{key}.")
+        elif key == "tiers":
+            for number, tier in enumerate(value, start=1):
+                found |= _flat(tier, f"tiers.{tier.get('name', number)}.")
+        else:
+            found[prefix + key] = value
+    return found

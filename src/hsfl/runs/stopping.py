@@ -1,0 +1,40 @@
+"""When training ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hsfl.problem.schema import TrainingSection
+
+DEFAULT_ROUNDS = 1000
+#: Converged: the mean accuracy of so many evaluations gains less than this on that of as many before.
+WINDOW, LEAST_GAIN = 10, 0.0002
+
+
+def round_limit(training: TrainingSection) -> float:
+    """The last round; infinite where something else ends training."""
+    if training.rounds is not None:
+        return training.rounds
+    others = training.time_limit is not None or training.until_accuracy is not None or training.until_converged
+    return float("inf") if others else DEFAULT_ROUNDS
+
+
+def ended(training: TrainingSection, round_: int, time_s: float, accuracies: Sequence[float]) -> str | None:
+    """Why training is over, or None: "rounds", "time", "accuracy" or "converged"."""
+    if training.until_accuracy is not None and accuracies and accuracies[-1] >= training.until_accuracy:
+        return "accuracy"
+    if training.until_converged and is_converged(accuracies):
+        return "converged"
+    if round_ >= round_limit(training):
+        return "rounds"
+    if training.time_limit is not None and time_s >= training.time_limit:
+        return "time"
+    return None
+
+
+def is_converged(accuracies: Sequence[float]) -> bool:
+    """Whether the last WINDOW evaluations are together hardly better than the WINDOW before them."""
+    if len(accuracies) < 2 * WINDOW:
+        return False
+    last, before = accuracies[-WINDOW:], accuracies[-2 * WINDOW : -WINDOW]
+    return (sum(last) - sum(before)) / WINDOW < LEAST_GAIN

@@ -1,0 +1,45 @@
+"""A run in TensorBoard, beside its own files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hsfl.errors import MissingExtraError
+from hsfl.problem.scenario import Scenario
+from hsfl.runs.callback import Callback
+
+
+class TensorBoard(Callback):
+    """Writes losses, accuracy, simulated time, bytes, drift and plans to RUN/tensorboard."""
+
+    def __init__(self) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ModuleNotFoundError:
+            raise MissingExtraError("Writing TensorBoard files", "tensorboard") from None
+        self._make = SummaryWriter
+
+    def on_start(self, folder: Path, scenario: Scenario, round_: int) -> None:
+        self.names = [tier.name for tier in scenario.spec.tiers]
+        self.writer = self._make(folder / "tensorboard", purge_step=round_ + 1 if round_ else None)
+
+    def on_plan(self, record: dict[str, Any]) -> None:
+        for name, cut in zip(self.names, record["cuts"], strict=False):
+            self.writer.add_scalar(f"cut/{name}", cut, record["round"])
+        for name, interval in zip(self.names, record["intervals"], strict=True):
+            self.writer.add_scalar(f"interval/{name}", interval, record["round"])
+
+    def on_round(self, record: dict[str, Any]) -> None:
+        step = record["round"]
+        for key in ("loss", "accuracy", "test_loss", "time_s"):
+            if key in record:
+                self.writer.add_scalar(key, record[key], step)
+        for link, count in record["bytes"].items():
+            self.writer.add_scalar(f"bytes/{link}", count, step)
+        for tier, drift in record.get("drift", {}).items():
+            for key, value in drift.items():
+                self.writer.add_scalar(f"drift/{tier}/{key}", value, step)
+
+    def on_stop(self) -> None:
+        self.writer.close()
