@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -13,9 +14,10 @@ from rich.text import Text
 from hsfl.planner.baselines import Alternative
 from hsfl.planner.result import Evaluation, PlanResult
 from hsfl.problem.plan import NEVER, Plan
-from hsfl.problem.problem import Problem
+from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import FloatArray, LayerProfile
 from hsfl.problem.scenario import Scenario
+from hsfl.problem.system import System
 from hsfl.problem.units import format_bits, format_flops, format_rate, format_seconds
 
 _BAR = 32
@@ -296,6 +298,35 @@ def timing_table(
         share = f"{100 * rate / peak_flops:.0f} %"
         table.add_row(layer, format_seconds(forward), format_seconds(backward), format_flops(rate), share)
     return Group(table, Text(f"Nominal is a large float32 matrix product: {format_flops(peak_flops)}."))
+
+
+def constants_report(profile: LayerProfile, system: System, constants: Constants) -> list[RenderableType]:
+    """Measured constants, by layer where they are."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("layer", no_wrap=True)
+    tiers = [m for m in range(system.num_tiers) if system.averaged[m]]
+    headers = ["variance σ²", "second moment G²", *(f"dissimilarity ζ² of {system.tiers[m].name}" for m in tiers)]
+    for header in headers:
+        table.add_column(header, justify="right")
+    moment, zeta = constants.gradient_second_moment, constants.gradient_dissimilarity
+    assert moment is not None and zeta is not None
+    columns = [constants.gradient_variance, moment, *(zeta[m] for m in tiers)]
+    for i, layer in enumerate(profile.names):
+        table.add_row(f"{i + 1} {layer}", *(f"{column[i]:.3g}" for column in columns))
+    table.add_section()
+    table.add_row("all", *(f"{column.sum():.3g}" for column in columns))
+    text = f"smoothness β = {constants.smoothness:.4g}, initial gap θ0 = {constants.initial_gap:.4g}"
+    return [Text(text), table]
+
+
+def data_table(found: Sequence[tuple[str, Path | str | None]]) -> RenderableType:
+    """Data sets and where they are."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("data set")
+    table.add_column("where", overflow="fold")
+    for name, where in found:
+        table.add_row(name, str(where) if where is not None else f"not here: hsfl data get {name}")
+    return table
 
 
 def _numbers(values: Sequence[int]) -> str:

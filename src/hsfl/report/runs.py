@@ -1,0 +1,345 @@
+"""Runs as pictures, as a table for the terminal, and as a report that holds both."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from hsfl.errors import HsflError
+from hsfl.files import write_whole
+from hsfl.problem.plan import NEVER
+from hsfl.problem.profile import FloatArray
+from hsfl.report.page import Picture, common_target, percent, render, run_labels, summary_rows
+from hsfl.report.plots import new_figure
+from hsfl.runs.run import Run, total_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Okabe and Ito's colours, which the colour-blind can tell apart, without their yellow.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))  # 5 and 7 have no common divisor: 35 kinds of lines
+_BANDS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#0072B2")
+_HATCHES = ("", "//", "..", "\\\\", "xx", "--")
+_DURATIONS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (2 * 60, 60, "minutes"), (0, 1, "seconds"))
+_SIZES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0, "bytes"))
+#: Beyond so many, clients are left out of the picture of labels.
+CLIENTS_SHOWN = 100
+
+
+def runs_table(runs: Sequence[Run]) -> Table:
+    """The runs for the terminal: a few side by side, which is narrow, and many below each other."""
+    _check(runs)
+    header, rows = summary_rows(runs)
+    lines = [header, *rows]
+    if len(runs) <= 5:
+        lines = [list(line) for line in zip(*lines, strict=True)]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, name in enumerate(lines[0]):
+        table.add_column(name, justify="right" if i else "left", overflow="fold")
+    for line in lines[1:]:
+        table.add_row(*line)
+    return table
+
+
+def write_report(runs: Sequence[Run], out: Path) -> list[Path]:
+    """Write the pictures and report.html into a folder, which is made if need be; their paths."""
+    _check(runs)
+    pictures = draw_all(runs)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise HsflError(f"{out}: the folder cannot be made ({error}); choose another place") from None
+    files = [(picture.name, picture.png) for picture in pictures]
+    files.append(("report.html", render(runs, pictures).encode()))
+    for name, data in files:
+        write_whole(out / name, data, replace=True)
+    return [out / name for name, _ in files]
+
+
+def draw_all(runs: Sequence[Run]) -> list[Picture]:
+    """Every picture that the runs have something for."""
+    three = "against simulated time, rounds and bytes sent over all links."
+    pictures = [
+        Picture("accuracy.png", f"Test accuracy of the averaged model {three}", _png(draw_accuracy(runs))),
+        Picture("loss.png", f"Training loss (top) and test loss (bottom) {three}", _png(draw_loss(runs))),
+    ]
+    together = has_labels(runs[0]) and all(run.labels == runs[0].labels for run in runs)
+    caption = "The training samples of every label that each client holds."
+    if together:
+        pictures.append(Picture("labels.png", caption, _png(draw_labels(runs[0]))))
+    for run, suffix in zip(runs, _suffixes(runs), strict=True):
+        if run.plans:
+            what = "Layers held by each tier (top) and rounds between averages (bottom), as the plan changed."
+            pictures.append(Picture(f"plans{suffix}.png", what, _png(draw_plans(run)), run))
+        if has_labels(run) and not together:
+            pictures.append(Picture(f"labels{suffix}.png", caption, _png(draw_labels(run)), run))
+        if has_drift(run):
+            what = "How far the copies of a tier had drifted apart just before each average, measured and predicted."
+            pictures.append(Picture(f"drift{suffix}.png", what, _png(draw_drift(run)), run))
+    return pictures
+
+
+def draw_accuracy(runs: Sequence[Run]) -> Figure:
+    """Test accuracy against simulated time, rounds and bytes."""
+    figure = new_figure(13, 4.6)
+    panels = figure.subplots(1, 3, sharey=True)
+    lines = [run.evaluations() for run in runs]
+    _curves(panels, runs, lines, lambda points: np.array([100 * line["accuracy"] for line in points]))
+    target = common_target(runs)
+    if len(runs) > 1 and target is not None:
+        for axes in panels:
+            axes.axhline(100 * target, color="0.4", linewidth=1, linestyle=(0, (1, 2)), zorder=1)
+        figure.suptitle(f"Test accuracy; the dotted line, {percent(target, 1)}, is reached by all runs")
+    else:
+        figure.suptitle("Test accuracy")
+    panels[0].set_ylabel("test accuracy, in %")
+    _x_labels(panels, runs)
+    _legend(figure, panels[0])
+    return figure
+
+
+def draw_loss(runs: Sequence[Run]) -> Figure:
+    """Training loss, smoothed, and test loss against simulated time, rounds and bytes."""
+    figure = new_figure(13, 8)
+    top, bottom = figure.subplots(2, 3, sharex="col", sharey="row")
+    training = [[line for line in run.metrics if line.get("loss") is not None] for run in runs]
+    test = [[line for line in run.metrics if line.get("test_loss") is not None] for run in runs]
+    window = max(1, max(len(lines) for lines in training) // 100)
+    _curves(top, runs, training, lambda points: _smooth([line["loss"] for line in points], window), dots=False)
+    _curves(bottom, runs, test, lambda points: np.array([line["test_loss"] for line in points], dtype=float))
+    for panels in (top, bottom):
+        low, high = panels[0].dataLim.intervaly
+        if 0 < 10 * low < high < np.inf:
+            _log_axis(panels[0])
+    smoothed = f" (mean over {window} rounds)" if window > 1 else ""
+    figure.suptitle(f"Training loss{smoothed} and test loss")
+    top[0].set_ylabel("training loss")
+    bottom[0].set_ylabel("test loss")
+    _x_labels(bottom, runs)
+    _legend(figure, bottom[0])
+    return figure
+
+
+def draw_plans(run: Run) -> Figure:
+    """Which layers each tier holds, and how often it is averaged, over the rounds."""
+    figure = new_figure(10, 6.4)
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    end = max(run.metrics[-1]["round"] if run.metrics else 0, run.plans[-1]["round"] + 1)
+    rounds = np.array([*(plan["round"] for plan in run.plans), end])
+    layers = run.plans[-1]["layers"]
+    edges = np.array([[0, *plan["cuts"], layers] for plan in (*run.plans, run.plans[-1])]) + 0.5
+    names = run.tier_names
+    names = names if len(names) == edges.shape[1] - 1 else [f"tier {m + 1}" for m in range(edges.shape[1] - 1)]
+    for m, name in enumerate(names):
+        style: dict[str, Any] = {"facecolor": _BANDS[m % 6], "hatch": _HATCHES[m % 6], "edgecolor": "white"}
+        top.fill_between(rounds, edges[:, m], edges[:, m + 1], step="post", linewidth=0, label=name, **style)
+    for edge in edges.T[1:-1]:
+        top.step(rounds, edge, where="post", color="black", linewidth=1)
+    top.set_ylim(layers + 0.5, 0.5)
+    top.locator_params(axis="y", integer=True)
+    top.set_ylabel("layer")
+    top.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), title="held by", frameon=False)
+    _intervals(bottom, run, rounds, names)
+    bottom.set_xlim(rounds[0], rounds[-1])
+    bottom.set_xlabel("rounds")
+    bottom.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    count = len({(tuple(plan["cuts"]), tuple(plan["intervals"])) for plan in run.plans})
+    kinds = "one plan throughout" if count == 1 else f"{count} different plans"
+    figure.suptitle(f"{run.name}: where the model is cut and how often tiers are averaged ({kinds})")
+    return figure
+
+
+def _intervals(axes: Axes, run: Run, rounds: FloatArray, names: Sequence[str]) -> None:
+    """One step line per tier of several machines; a tier that is never averaged has none."""
+    tiers = run.scenario.get("tiers", [])
+    top = 1.0
+    for m, name in enumerate(names):
+        if m < len(tiers) and len(tiers) == len(names) and tiers[m].get("entities", 2) == 1:
+            continue
+        values = [float(plan["intervals"][m]) for plan in (*run.plans, run.plans[-1])]
+        shown = np.array([np.nan if value >= NEVER else value for value in values])
+        label = f"{name} (never)" if np.isnan(shown).all() else name
+        axes.step(
+            rounds, shown, where="post", color=_BANDS[m % 6], linestyle=_DASHES[m % 5], linewidth=2.5, label=label
+        )
+        top = max(top, *shown[np.isfinite(shown)], 1.0)
+    if top > 20:
+        _log_axis(axes)
+    else:
+        axes.locator_params(axis="y", integer=True)
+        axes.set_ylim(0, top + 1)
+    axes.set_ylabel("rounds between averages")
+    axes.grid(alpha=0.3)
+    if axes.lines:
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), title="averaged", frameon=False)
+
+
+def has_labels(run: Run) -> bool:
+    return run.labels is not None and len(run.labels["counts"]) > 0
+
+
+def draw_labels(run: Run) -> Figure:
+    """How many samples of each label every client holds."""
+    assert run.labels is not None
+    counts = np.array(run.labels["counts"], dtype=float)
+    names = [str(name) for name in run.labels["labels"]]
+    clients = len(counts)
+    shown = counts[:CLIENTS_SHOWN]
+    figure = new_figure(min(12, max(5.5, 2.5 + 0.45 * len(shown))), min(10, max(3, 1.6 + 0.32 * len(names))))
+    axes = figure.subplots()
+    image = axes.imshow(np.where(shown > 0, shown, np.nan).T, cmap="viridis_r", aspect="auto", vmin=0)
+    figure.colorbar(image, ax=axes, label="samples (white: none)")
+    if shown.size <= 250 and len(shown) <= 25:
+        for client, label in np.argwhere(shown > 0):
+            colour = "white" if shown[client, label] > 0.55 * shown.max() else "black"
+            text = f"{shown[client, label]:.0f}"
+            axes.text(client, label, text, ha="center", va="center", color=colour, fontsize=7)
+    x, y = (np.arange(0, size, -(-size // 25)) for size in (len(shown), len(names)))
+    axes.set_xticks(x, [str(i + 1) for i in x])
+    axes.set_yticks(y, [names[i] if len(names[i]) <= 16 else names[i][:15] + "…" for i in y])
+    axes.set_xlabel("client")
+    axes.set_ylabel("label")
+    which = f"the first {CLIENTS_SHOWN} of {clients:,} clients" if clients > CLIENTS_SHOWN else f"{clients} clients"
+    figure.suptitle(f"Training samples by label: {which}")
+    return figure
+
+
+def has_drift(run: Run) -> bool:
+    return any(line.get("drift") for line in run.metrics)
+
+
+def draw_drift(run: Run) -> Figure:
+    """The drift measured before each average against both predictions, one panel per tier."""
+    lines = [line for line in run.metrics if line.get("drift")]
+    tiers = list(dict.fromkeys(tier for line in lines for tier in line["drift"]))
+    figure = new_figure(max(6.5, 5.5 * len(tiers)), 4.8)
+    panels = figure.subplots(1, len(tiers), squeeze=False)[0]
+    styles: list[tuple[str, str, dict[str, Any]]] = [
+        (
+            "measured",
+            "measured",
+            {"marker": "o", "linestyle": "", "markersize": 3.5, "color": _COLOURS[0], "alpha": 0.7},
+        ),
+        ("refined", "predicted, refined model", {"linestyle": "-", "color": _COLOURS[1], "linewidth": 2}),
+        ("paper", "predicted, paper's model", {"linestyle": "--", "color": "black", "linewidth": 2}),
+    ]
+    for axes, tier in zip(panels, tiers, strict=True):
+        found = [(line["round"], line["drift"][tier]) for line in lines if tier in line["drift"]]
+        positive = False
+        for field, label, style in styles:
+            values = np.array([np.nan if drift.get(field) is None else drift[field] for _, drift in found], dtype=float)
+            values[~(values > 0)] = np.nan  # nothing below 0 exists, and a logarithm has no 0
+            positive |= bool(np.isfinite(values).any())
+            axes.plot([round for round, _ in found], values, label=label, **style)
+        if positive:
+            axes.set_yscale("log")
+        axes.set_title(tier)
+        axes.set_xlabel("rounds")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("mean squared distance to the mean")
+    figure.suptitle(f"{run.name}: drift just before each average, measured and predicted")
+    _legend(figure, panels[0])
+    return figure
+
+
+def _curves(
+    panels: Sequence[Axes],
+    runs: Sequence[Run],
+    lines: Sequence[list[dict[str, Any]]],
+    heights: Callable[[list[dict[str, Any]]], FloatArray],
+    dots: bool = True,
+) -> None:
+    """One curve per run in the panels of time, rounds and bytes."""
+    places = [place for place, _ in _x_axes(runs)]
+    for i, (label, points) in enumerate(zip(run_labels(runs), lines, strict=True)):
+        y = heights(points)
+        style: dict[str, Any] = {
+            "color": _COLOURS[i % 7],
+            "linestyle": _DASHES[i % 5],
+            "linewidth": 1.8 if dots else 1.2,
+        }
+        if dots:
+            style |= {"marker": "osD^v"[i % 5], "markersize": 4, "markevery": max(1, len(points) // 20)}
+        for axes, place in zip(panels, places, strict=True):
+            axes.plot([place(line) for line in points], y, label=label, **style)
+    for axes in panels:
+        axes.grid(alpha=0.3)
+        axes.margins(x=0.02)
+
+
+def _x_axes(runs: Sequence[Run]) -> list[tuple[Callable[[dict[str, Any]], float], str]]:
+    """Simulated time, rounds and bytes: their numbers, in units that fit the longest run, and their labels."""
+    seconds = max(run.metrics[-1]["time_s"] for run in runs)
+    size = max(total_bytes(run.metrics[-1]) for run in runs)
+    duration, time_unit = next((scale, unit) for least, scale, unit in _DURATIONS if seconds >= least)
+    factor, size_unit = next((scale or 1, unit) for scale, unit in _SIZES if size >= scale)
+    return [
+        (lambda line: line["time_s"] / duration, f"simulated time, in {time_unit}"),
+        (lambda line: line["round"], "rounds"),
+        (lambda line: total_bytes(line) / factor, "sent, in " + size_unit),
+    ]
+
+
+def _x_labels(panels: Sequence[Axes], runs: Sequence[Run]) -> None:
+    for axes, (_, label) in zip(panels, _x_axes(runs), strict=True):
+        axes.set_xlabel(label)
+        axes.locator_params(axis="x", nbins=6)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+
+
+def _log_axis(axes: Axes) -> None:
+    """A logarithmic axis with plain numbers at 1, 2 and 5."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+
+
+def _smooth(values: Sequence[float], window: int) -> FloatArray:
+    """The mean over a window around each value, narrower at the ends."""
+    ones = np.ones(min(window, max(1, len(values))))
+    if not values:
+        return np.array([])
+    sums = np.convolve(np.array(values, dtype=float), ones, mode="same")
+    return np.asarray(sums / np.convolve(np.ones(len(values)), ones, mode="same"))
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    columns = 4 if max(map(len, labels), default=0) < 25 else 2
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels) or 1), frameon=False)
+
+
+def _suffixes(runs: Sequence[Run]) -> list[str]:
+    """What the names of the files of each run end in; nothing where there is one run."""
+    if len(runs) == 1:
+        return [""]
+    names = ["-" + re.sub(r"[^\w.-]+", "-", label).strip("-") for label in run_labels(runs)]
+    alike = len({name.casefold() for name in names}) < len(names)
+    return [f"-{i}{name}" for i, name in enumerate(names, 1)] if alike else names
+
+
+def _check(runs: Sequence[Run]) -> None:
+    if not runs:
+        raise HsflError("no run is given; give at least one folder of a run")
+    for run in runs:
+        if not run.metrics:
+            raise HsflError(f"{run.folder / 'metrics.jsonl'}: holds no round yet; wait until the run has begun")
+
+
+def _png(figure: Figure) -> bytes:
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=150)
+    return picture.getvalue()

@@ -1,0 +1,323 @@
+"""Reports of runs: pictures, tables and the page say what the data say, and the page needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from hsfl.errors import HsflError, MissingExtraError
+from hsfl.report.page import common_target, differences, headline, render, run_labels, summary_rows, what_you_see
+from hsfl.report.runs import draw_accuracy, draw_drift, draw_labels, draw_loss, draw_plans, runs_table, write_report
+from hsfl.runs.run import Run
+from tests.runs.test_run import LAYERS, write_run
+
+PNG = b"\x89PNG\r\n\x1a\n"
+VOID = {"meta", "img", "br", "link"}
+
+
+class Page(HTMLParser):
+    """Refuses tags that are not closed in order; keeps addresses, the cells of tables and all text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+        self.rows: list[list[str]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == [], "tags stay open"
+
+    def handle_starttag(self, tag, attrs):
+        self.addresses += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+        if self.open and self.open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
+
+
+@pytest.fixture
+def three(tmp_path) -> list[Run]:
+    """Linear accuracy to 90, 80 and 85 %, in 100, 200 and 400 s, evaluated every tenth round."""
+    folders = [
+        write_run(tmp_path / "planned"),
+        write_run(tmp_path / "random", strategy="rma", speed=0.5, accuracy=0.8001),
+        write_run(tmp_path / "fixed", strategy="fixed", speed=0.25, accuracy=0.85, summary=False),
+    ]
+    return [Run.load(folder) for folder in folders]
+
+
+@pytest.fixture
+def bare(tmp_path) -> Run:
+    """No labels, no drift, no summary, no constants, a model of one's own."""
+    folder = write_run(
+        tmp_path / "bare", strategy="psl", rounds=20, labels=False, drift=False, summary=False, clients=3, plans=1
+    )
+    text = (folder / "scenario.toml").read_text().replace('name = "vgg11"', 'factory = "mine:model"')
+    (folder / "scenario.toml").write_text(text)
+    lines = (folder / "plans.jsonl").read_text().replace('"intervals": [5, 6, 1]', '"intervals": [1000000000, 6, 1]')
+    (folder / "plans.jsonl").write_text(lines)
+    return Run.load(folder)
+
+
+def test_a_report_of_three_runs(three, tmp_path):
+    out = tmp_path / "deep" / "out"
+    paths = write_report(three, out)
+    assert {p.name for p in paths} == {
+        *("accuracy.png", "loss.png", "labels.png", "report.html"),
+        *(f"{kind}-{name}.png" for kind in ("plans", "drift") for name in ("planned", "random", "fixed")),
+    }
+    assert sorted(out.iterdir()) == sorted(paths)
+    for path in paths:
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(PNG) and path.stat().st_size > 10_000
+    text = (out / "report.html").read_text()
+    page = Page(text)  # whole, and in need of nothing else
+    assert "<script" not in text and "url(" not in text and "@import" not in text
+    shown = {base64.b64decode(a.removeprefix("data:image/png;base64,")) for a in page.addresses}
+    assert shown == {p.read_bytes() for p in paths if p.suffix == ".png"}
+    assert headline(three) in page.text
+    for label, run in zip(("planned", "random", "fixed"), three, strict=True):
+        assert label in page.text and run.scenario_text in page.text
+    assert "data.name=a <b>" in page.text  # the command, unharmed by the markup
+
+
+def test_reports_are_the_same_every_time_and_leave_other_files_alone(three, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    (out / "accuracy.png").write_text("old")
+    first = {p: p.read_bytes() for p in write_report(three[:1], out)}
+    assert {p: p.read_bytes() for p in write_report(three[:1], out)} == first
+    assert (out / "notes.txt").read_text() == "mine"
+    assert {p.name for p in out.iterdir()} == {p.name for p in first} | {"notes.txt"}
+
+
+def test_a_single_run_without_labels_drift_and_summary(bare, tmp_path):
+    paths = write_report([bare], tmp_path / "out")
+    assert [p.name for p in paths] == ["accuracy.png", "loss.png", "plans.png", "report.html"]
+    page = Page((tmp_path / "out" / "report.html").read_text())
+    assert "not ended" in page.text and "never, 6, 1" in page.text and "Constants" not in page.text
+    assert "Not ended, so shown up to now: bare." in page.text
+
+
+def test_a_single_run_has_plain_names(tmp_path):
+    paths = write_report([Run.load(write_run(tmp_path / "run"))], tmp_path / "out")
+    names = ["accuracy.png", "loss.png", "labels.png", "plans.png", "drift.png", "report.html"]
+    assert [p.name for p in paths] == names
+
+
+def test_the_table_holds_the_numbers_of_the_data(three):
+    header, rows = summary_rows(three)
+    table = [dict(zip(header, row, strict=True)) for row in rows]
+    assert table[0] == {
+        "run": "planned",
+        "strategy": "planned",
+        "rounds": "100",
+        "simulated time": "1 min 40 s",
+        "final accuracy": "90.00 %",
+        "best accuracy": "90.00 %",
+        "time to 80.0 %": "1 min 30 s",  # 82 % at round 90; 74 % at round 80
+        "sent": "1.2 GB",  # 100 rounds of 4 MB and 8 MB
+        "last cuts": "5, 8",
+        "last intervals": "9, 4, 1",
+        "ended by": "rounds",
+    }
+    assert [row["time to 80.0 %"] for row in table] == ["1 min 30 s", "3 min 20 s", "6 min 40 s"]
+    assert [row["ended by"] for row in table] == ["rounds", "rounds", "not ended"]
+    page = Page(render(three, []))
+    assert page.rows[:4] == [header, *rows]
+
+
+def test_the_table_fits_a_terminal(three):
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(runs_table(three))
+    text = console.export_text()
+    for cell in ("planned", "1 min 40 s", "80.01 %", "9, 4, 1", "not ended", "time to 80.0 %"):
+        assert cell in text
+    console.print(runs_table(three * 2))
+    assert console.export_text().count("fixed") >= 2
+
+
+def test_the_headline_compares_by_hand(three):
+    assert headline(three) == (
+        "planned is the first to reach 80.0 % test accuracy (the most that all 3 runs reach, rounded down to 0.5 "
+        "points), after 1 min 30 s of simulated time: 2.22 times as fast as random and 4.44 times as fast as fixed."
+    )
+    assert headline(three[:1]) == (
+        "planned has 90.00 % test accuracy (at best 90.00 %) after 100 rounds, 1 min 40 s of simulated time and "
+        "1.2 GB sent."
+    )
+    assert "1.00 to 4.44 times as fast as the other 6" in headline([three[0], three[1], three[2], *three[:1] * 4])
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "target"),
+    [([0.29, 0.9], 0.29), ([0.2899, 0.9], 0.285), ([0.9049999, 0.99], 0.9), ([0.905, 0.905], 0.905), ([1.0, 1.0], 1.0)],
+)
+def test_the_common_target_is_rounded_down_and_reached(tmp_path, accuracies, target):
+    runs = [_with_accuracies(tmp_path / str(i), [0.1, a, 0.2]) for i, a in enumerate(accuracies)]
+    assert common_target(runs) == pytest.approx(target, abs=1e-12)
+    assert all(run.time_to_accuracy(common_target(runs) or 2) == 1.0 for run in runs)
+
+
+def test_no_progress_is_no_common_target(tmp_path):
+    learnt, stuck = (_with_accuracies(tmp_path / n, a) for n, a in (("learnt", [0.1, 0.9]), ("stuck", [0.1, 0.1])))
+    assert common_target([learnt, stuck]) is None
+    assert headline([learnt, stuck]) == "The 2 runs reach no common test accuracy above the one they started with."
+    assert [row[6] for row in summary_rows([learnt, stuck])[1]] == ["–", "–"]
+    Page(render([learnt, stuck], []))
+
+
+def test_runs_that_were_never_evaluated_are_reported(tmp_path):
+    folder = write_run(tmp_path / "run", drift=False)
+    (folder / "metrics.jsonl").write_text('{"round": 1, "time_s": 2.0, "loss": NaN}\n{"round": 2, "time_s": 4.0}\n')
+    run = Run.load(folder)
+    assert headline([run]) == "run has not been evaluated after 2 rounds, 4 s of simulated time."
+    assert len(write_report([run], tmp_path / "out")) == 5
+    assert common_target([run, run]) is None
+
+
+def test_what_differs_is_named(three):
+    assert differences(three) == ["training.strategy"]
+    text = what_you_see(three)
+    assert "the model vgg11 trained on the data mnist-mini over 4 device → 2 edge → 1 cloud." in text
+    assert "Their scenarios differ in training.strategy." in text
+    assert "Sent until then: planned 1.08 GB, random 1.2 GB, fixed 1.2 GB." in text
+    assert "Their scenarios are the same." in what_you_see([three[0], three[0]])
+
+
+def test_long_lists_of_plans_are_shortened(tmp_path):
+    run = Run.load(write_run(tmp_path / "run", plans=50))
+    page = Page(render([run], []))
+    start = next(i for i, row in enumerate(page.rows) if row[0] == "after round")
+    shown = [row[0] for row in page.rows[start + 1 : start + 42]]
+    assert shown == [*(str(2 * i) for i in range(20)), "… 10 more", *(str(2 * i) for i in range(30, 50))]
+    assert page.rows[start + 42][0] == "constant"
+
+
+def test_constants_are_those_of_the_last_plan(tmp_path):
+    page = Page(render([Run.load(write_run(tmp_path / "run"))], []))
+    assert ["smoothness", "11.5"] in page.rows
+    layers = [row for row in page.rows if row[1:] == ["0.25", "0.75", "0.125", "0.0625", "0"]]
+    assert [row[0] for row in layers] == [str(l + 1) for l in range(LAYERS)]
+
+
+def test_runs_of_one_name_stay_apart(tmp_path):
+    runs = [
+        Run.load(write_run(tmp_path / parent / "run", accuracy=0.8, clients=c)) for parent, c in (("a", 3), ("b", 5))
+    ]
+    assert run_labels(runs) == ["a/run", "b/run"]
+    assert run_labels([runs[0], runs[0]]) == ["run (1)", "run (2)"]
+    names = {p.name for p in write_report(runs, tmp_path / "out")}
+    assert {"plans-a-run.png", "plans-b-run.png", "labels-a-run.png", "labels-b-run.png"} <= names  # unlike partitions
+    assert "labels.png" not in names
+
+
+def test_accuracy_is_drawn_against_time_rounds_and_bytes(three):
+    panels = draw_accuracy(three).axes
+    assert [a.get_xlabel() for a in panels] == ["simulated time, in minutes", "rounds", "sent, in GB"]
+    for axes, ends in zip(panels, ([100 / 60, 200 / 60, 400 / 60], [100, 100, 100], [1.2, 1.2, 1.2]), strict=True):
+        curves = [line for line in axes.lines if not str(line.get_label()).startswith("_")]
+        assert [line.get_label() for line in curves] == ["planned", "random", "fixed"]
+        assert [line.get_xdata()[-1] for line in curves] == pytest.approx(ends)
+        assert [line.get_ydata()[-1] for line in curves] == pytest.approx([90, 80.01, 85])
+        assert len({(line.get_color(), str(line.get_linestyle())) for line in curves}) == 3
+
+
+def test_training_loss_is_smoothed_and_test_loss_is_not(tmp_path):
+    run = Run.load(write_run(tmp_path / "run", rounds=1000, every=100))
+    figure = draw_loss([run])
+    training, test = figure.axes[1].lines[0], figure.axes[4].lines[0]
+    losses = [line["loss"] for line in run.metrics[1:]]
+    assert training.get_ydata()[500] == pytest.approx(np.mean(losses[495:505]), rel=1e-3)
+    assert len(training.get_ydata()) == 1000
+    assert list(test.get_ydata()) == [line["test_loss"] for line in run.evaluations()]
+    assert "mean over 10 rounds" in figure.get_suptitle()
+
+
+def test_plans_are_drawn_as_bands_and_steps(tmp_path):
+    run = Run.load(write_run(tmp_path / "run"))
+    bands, steps = draw_plans(run).axes
+    boundary = bands.lines[0]
+    assert list(boundary.get_xdata()) == [0, 33, 66, 100]
+    assert list(boundary.get_ydata()) == [3.5, 4.5, 5.5, 5.5]  # between layer 3 and layer 4, ...
+    device, edge, _ = (band.get_paths()[0] for band in bands.collections)
+    assert edge.contains_point((20, 4)) and not device.contains_point((20, 4))  # the first plan cuts after layer 3
+    assert device.contains_point((40, 4)) and not edge.contains_point((40, 4))  # the second after layer 4
+    assert bands.get_ylim() == (LAYERS + 0.5, 0.5)
+    assert [t.get_text() for t in bands.get_legend().get_texts()] == ["device", "edge", "cloud"]
+    assert [line.get_label() for line in steps.lines] == ["device", "edge"]  # there is only one cloud
+    assert list(steps.lines[0].get_ydata()) == [5, 7, 9, 9]
+
+
+def test_a_tier_that_is_never_averaged_has_no_line(bare):
+    _, steps = draw_plans(bare).axes
+    assert steps.lines[0].get_label() == "device (never)" and np.isnan(steps.lines[0].get_ydata()).all()
+
+
+def test_labels_beyond_a_hundred_clients_are_counted_in_the_title(tmp_path):
+    run = Run.load(write_run(tmp_path / "run", clients=250, rounds=10))
+    figure = draw_labels(run)
+    assert "the first 100 of 250 clients" in figure.get_suptitle()
+    image = figure.axes[0].images[0].get_array()
+    assert image.shape == (10, 100)
+    assert image[:, 0].filled(0).tolist() == [500, 500, *[0] * 8]
+
+
+def test_drift_shows_what_is_positive(tmp_path):
+    run = Run.load(write_run(tmp_path / "run"))
+    device, edge = draw_drift(run).axes
+    assert [len(axes.lines) for axes in (device, edge)] == [3, 3]
+    assert device.get_yscale() == "log" and device.get_title() == "device"
+    assert device.lines[0].get_ydata()[0] == 0.006
+    assert np.isnan(edge.lines[0].get_ydata()).all() and np.isnan(edge.lines[1].get_ydata()).all()
+    assert set(edge.lines[2].get_ydata()) == {0.4}
+
+
+def test_bad_calls_are_said(tmp_path, monkeypatch):
+    run = Run.load(write_run(tmp_path / "run"))
+    with pytest.raises(HsflError, match="no run is given"):
+        write_report([], tmp_path / "out")
+    (tmp_path / "file").touch()
+    with pytest.raises(HsflError, match="choose another place"):
+        write_report([run], tmp_path / "file" / "out")
+    (run.folder / "metrics.jsonl").write_text("")
+    with pytest.raises(HsflError, match=r"metrics.jsonl: holds no round yet"):
+        write_report([Run.load(run.folder)], tmp_path / "out")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match="plot"):
+        write_report([run], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_reading_and_tables_load_neither_matplotlib_nor_torch():
+    check = "import hsfl.report.runs, sys; print([m for m in ('torch', 'matplotlib') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def _with_accuracies(folder: Path, accuracies: list[float]) -> Run:
+    write_run(folder)
+    lines = [{"round": t, "time_s": float(t), "accuracy": a, "test_loss": 1.0} for t, a in enumerate(accuracies)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return Run.load(folder)
