@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,35 +10,34 @@ from typing import TYPE_CHECKING, Any
 
 from hsfl.errors import HsflError, InfeasibleError, ScenarioError
 from hsfl.planner.baselines import Alternative, alternatives
-from hsfl.planner.exact import ExactSolver
-from hsfl.planner.result import Evaluation, Limit, PlanResult, evaluate_plan
-from hsfl.planner.step import optimize_step
+from hsfl.planner.result import Evaluation, PlanResult, evaluate_plan
+from hsfl.planner.solve import check_reachable, solve, solve_with_step
 from hsfl.problem.plan import Plan, make_plan
-from hsfl.problem.problem import Problem
 from hsfl.problem.profile import LayerProfile
 from hsfl.problem.scenario import Scenario, read_scenario
 from hsfl.problem.schema import ModelSection
-from hsfl.theory.convergence import noise_floor
 
 if TYPE_CHECKING:
     from hsfl.engine import Backend
+    from hsfl.problem.problem import Constants
+    from hsfl.runs.callback import Callback
+    from hsfl.runs.run import Run
+    from hsfl.strategies import Strategy
 
-METHODS = ("exact", "bcd")
-#: A gap up to this is rounding: the plan is proven optimal.
-_ROUNDING_GAP = 1e-9
 
-
-def load_scenario(path_or_name: str | Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
+def load_scenario(
+    path_or_name: str | Path, overrides: Mapping[str, Any] | None = None, *, planning: bool = True
+) -> Scenario:
     """Read and check a scenario file, or a built-in scenario by name.
 
     `overrides` replaces fields by path, for example ``{"tiers.device.uplink": "20 Mbps"}``. Raises `hsfl.HsflError`
-    with one sentence when anything is wrong.
+    with one sentence when anything is wrong. Without `planning`, for training, the convergence constants may be absent.
     """
     scenario = read_scenario(path_or_name, measure=measure_model)
     if overrides:
         scenario = scenario.with_overrides(overrides)
     with _naming(scenario):
-        _ = scenario.problem
+        _ = scenario.problem if planning else scenario.training_problem
     return scenario
 
 
@@ -58,20 +56,16 @@ def plan(
     plan so far with a true lower bound and the gap between them.
     """
     scenario = _loaded(scenario)
-    if method not in METHODS:
-        raise ScenarioError(f"method {method!r}: it must be one of {', '.join(METHODS)}")
-    if optimize_learning_rate and method != "exact":
-        raise ScenarioError("only the exact method can optimise the learning rate; leave out --method or the option")
     with _naming(scenario):
-        problem = scenario.problem
         if optimize_learning_rate:
+            if method != "exact":
+                raise ScenarioError(
+                    "only the exact method can optimise the learning rate; leave out --method or the option"
+                )
             if scenario.spec.convergence.rounds is not None:
-                check_reachable(problem)  # the target was worked out for the given rate, so that must be valid
-            return _plan_with_step(problem, allow_empty_tiers, time_limit_s)
-        check_reachable(problem)
-        if method == "bcd":
-            return _plan_bcd(problem, allow_empty_tiers)
-        return _plan_exact(problem, allow_empty_tiers, time_limit_s)
+                check_reachable(scenario.problem)  # the target was worked out for the given rate: that must be valid
+            return solve_with_step(scenario.problem, allow_empty_tiers=allow_empty_tiers, time_limit_s=time_limit_s)
+        return solve(scenario.problem, method, allow_empty_tiers=allow_empty_tiers, time_limit_s=time_limit_s)
 
 
 def evaluate(
@@ -131,90 +125,8 @@ def backend(
     return BACKENDS[kind](layers, hosts, cuts, optimizer, **options)
 
 
-def check_reachable(problem: Problem) -> None:
-    """Raise unless the bound holds for the step and the target is above the noise floor."""
-    constants, floor = problem.constants, noise_floor(problem)
-    limit = 1 / constants.smoothness
-    if problem.step > limit * (1 + 1e-12):
-        effective = (
-            f" (effective step {problem.step:.4g} with momentum {problem.momentum:g})" if problem.momentum else ""
-        )
-        raise InfeasibleError(
-            f"training.learning_rate = {problem.learning_rate:g}{effective}: above 1/smoothness = {limit:.4g}, where "
-            f"the convergence bound ends; write at most {limit * (1 - problem.momentum):.4g}"
-        )
-    if constants.target <= floor:
-        raise InfeasibleError(
-            f"convergence.target = {constants.target:.6g}: not above the noise floor {floor:.6g} (smoothness * step * "
-            f"sum of gradient_variance / clients), so no plan reaches it; raise the target, or lower the learning "
-            f"rate to less than {problem.learning_rate * constants.target / floor:.3g}"
-        )
-
-
-def _plan_exact(problem: Problem, allow_empty_tiers: bool, time_limit_s: float) -> PlanResult:
-    started = time.perf_counter()
-    solver = ExactSolver(problem, allow_empty_tiers=allow_empty_tiers, time_limit_s=time_limit_s)
-    solution = solver.solve()
-    solve_ms = 1e3 * (time.perf_counter() - started)
-    evaluation = evaluate_plan(problem, solution.plan)
-    lower = 2 * problem.constants.initial_gap / problem.step * solution.lower_bound
-    evaluation = _with_memory_limits(problem, evaluation, allow_empty_tiers, time_limit_s)
-    return _result(problem, evaluation, lower, solve_ms, allow_empty_tiers)
-
-
-def _plan_bcd(problem: Problem, allow_empty_tiers: bool) -> PlanResult:
-    from hsfl.planner.bcd import solve_bcd
-
-    started = time.perf_counter()
-    chosen, history = solve_bcd(problem, allow_empty_tiers=allow_empty_tiers)
-    solve_ms = 1e3 * (time.perf_counter() - started)
-    evaluation = evaluate_plan(problem, chosen)
-    return PlanResult(problem.name, "bcd", "heuristic", evaluation, None, solve_ms, allow_empty_tiers, history)
-
-
-def _plan_with_step(problem: Problem, allow_empty_tiers: bool, time_limit_s: float) -> PlanResult:
-    given = None
-    try:
-        check_reachable(problem)
-        given = _plan_exact(problem, allow_empty_tiers, time_limit_s).evaluation
-    except InfeasibleError:  # at the given rate; another one may do
-        pass
-    started = time.perf_counter()
-    solver = ExactSolver(problem, allow_empty_tiers=allow_empty_tiers, time_limit_s=time_limit_s)
-    best = optimize_step(solver, time_limit_s=time_limit_s)
-    solve_ms = 1e3 * (time.perf_counter() - started)
-    evaluation = evaluate_plan(problem.with_step(best.step), best.plan)
-    return replace(_result(problem, evaluation, best.lower_bound_s, solve_ms, allow_empty_tiers), given=given)
-
-
-def _result(
-    problem: Problem, evaluation: Evaluation, lower_bound_s: float, solve_ms: float, allow_empty_tiers: bool
-) -> PlanResult:
-    lower_bound_s = min(lower_bound_s, evaluation.objective_s)
-    proven = evaluation.objective_s - lower_bound_s <= _ROUNDING_GAP * evaluation.objective_s
-    status = "optimal" if proven else "bounded"
-    return PlanResult(problem.name, "exact", status, evaluation, lower_bound_s, solve_ms, allow_empty_tiers)
-
-
-def _with_memory_limits(
-    problem: Problem, evaluation: Evaluation, allow_empty_tiers: bool, time_limit_s: float
-) -> Evaluation:
-    """Add the tiers whose memory keeps a better plan away."""
-    free = replace(problem, system=problem.system.without_memory_limits())
-    if not (problem.system.memory_per_client_bits < float("inf")).any():
-        return evaluation
-    solver = ExactSolver(free, allow_empty_tiers=allow_empty_tiers, time_limit_s=time_limit_s)
-    best = evaluate_plan(free, solver.solve().plan)
-    lost = evaluation.objective_s - best.objective_s
-    if lost <= _ROUNDING_GAP * evaluation.objective_s:
-        return evaluation
-    over = evaluate_plan(problem, best.plan).tiers_over_memory
-    found = tuple(Limit("memory", m, lost, lost / evaluation.objective_s) for m in over)
-    return replace(evaluation, limits=(*evaluation.limits, *found))
-
-
-def _loaded(scenario: Scenario | str | Path) -> Scenario:
-    return scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
+def _loaded(scenario: Scenario | str | Path, *, planning: bool = True) -> Scenario:
+    return scenario if isinstance(scenario, Scenario) else load_scenario(scenario, planning=planning)
 
 
 def measure_model(model: ModelSection, folder: Path | None) -> LayerProfile:
@@ -228,6 +140,68 @@ def measure_model(model: ModelSection, folder: Path | None) -> LayerProfile:
     assert model.name is not None
     shape = tuple(model.input_shape or models.input_shape(model.name))
     return models.profile(models.build(model.name, shape), shape)
+
+
+def train(
+    scenario: Scenario | str | Path,
+    *,
+    strategy: str | Strategy | None = None,
+    callbacks: Sequence[Callback] = (),
+    out: str | Path | None = None,
+    data: str | Path | None = None,
+) -> Run:
+    """Train a scenario into a run folder (default: the next free runs/NAME-STRATEGY-N) and read it back.
+
+    `strategy` is a name, such as "planned", or an object of your own (see `hsfl.strategies.Strategy`); default: the
+    scenario's. `callbacks` are subclasses of `hsfl.Callback`. `data` is a folder with data sets. Ctrl-C
+    finishes the round, writes a checkpoint and raises KeyboardInterrupt; `hsfl.resume` goes on from there.
+    """
+    scenario = _loaded(scenario, planning=False)
+    if isinstance(strategy, str):
+        scenario, strategy = scenario.with_overrides({"training.strategy": strategy}), None
+    from hsfl.runs.train import start
+
+    return start(scenario, _path(out), strategy=strategy, callbacks=callbacks, data_folder=_path(data))
+
+
+def resume(
+    folder: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    strategy: Strategy | None = None,
+    callbacks: Sequence[Callback] = (),
+    data: str | Path | None = None,
+) -> Run:
+    """Go on with a run from its last checkpoint; `overrides` may change when it ends (training.rounds and the like).
+
+    A run with a strategy object of your own needs it again here.
+    """
+    from hsfl.runs import resolved
+    from hsfl.runs.train import resume as go_on
+
+    scenario, data_folder = resolved.read(Path(folder), measure_model)
+    if overrides:
+        changed = scenario.with_overrides(overrides)
+        resolved.check_same(scenario, changed, Path(folder))
+        scenario = changed
+    return go_on(Path(folder), scenario, strategy=strategy, callbacks=callbacks, data_folder=_path(data) or data_folder)
+
+
+def estimate(
+    scenario: Scenario | str | Path, *, rounds: int = 100, batches: int = 16, data: str | Path | None = None
+) -> Constants:
+    """Measure the convergence constants of a scenario: the largest of three points of a short synchronised training.
+
+    At its start, its middle and its end, after `rounds` rounds, each on `batches` mini-batches per client. The
+    dissimilarity is that of every tier's entities, (M, L).
+    """
+    from hsfl.runs.estimation import measure_constants
+
+    return measure_constants(_loaded(scenario, planning=False), rounds, batches, _path(data))
+
+
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)
 
 
 @contextmanager

@@ -1,64 +1,29 @@
-"""The hsfl command."""
+"""The commands that plan: plan, scenarios, init, profile."""
 
 from __future__ import annotations
 
-import io
 import json
-import sys
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-import hsfl
 from hsfl import api
+from hsfl.cli.common import ScenarioArgument, SetOption, app, assignment, show, toml_or_text
 from hsfl.errors import HsflError
+from hsfl.files import write_whole
 from hsfl.planner.result import PlanResult
 from hsfl.problem.scenario import DEFAULT_INPUT_SHAPES, Scenario, read_scenario, scenario_names, shipped_profile
-from hsfl.report.files import write_whole
 
 if TYPE_CHECKING:
     from hsfl.planner.baselines import Alternative
-
-app = typer.Typer(
-    help="Plan hierarchical split federated learning: where to cut a model over tiers of machines, how often to "
-    "average each tier, and how long training takes.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
-
-ScenarioArgument = Annotated[
-    str, typer.Argument(help="A scenario file, or a built-in scenario by name (hsfl scenarios).")
-]
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"hsfl {hsfl.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    pass
 
 
 @app.command()
 def plan(
     scenario: ScenarioArgument,
     method: Annotated[str, typer.Option(help="exact: the proven optimum; bcd: the paper's Algorithm 2.")] = "exact",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="FIELD=VALUE", help='Replace a field, as in tiers.device.uplink="20 Mbps"; repeatable.'
-        ),
-    ] = None,
+    set_: SetOption = None,
     allow_empty_tiers: Annotated[
         bool, typer.Option("--allow-empty-tiers", help="A tier above the devices may hold no layer and only relay.")
     ] = False,
@@ -82,7 +47,7 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Find the best cuts and intervals for a scenario."""
-    overrides = dict(_assignment(text, "--set") for text in set_ or [])
+    overrides = dict(assignment(text, "--set") for text in set_ or [])
     loaded = api.load_scenario(scenario, overrides)
     options = {
         "method": method,
@@ -112,11 +77,11 @@ def plan(
         return
     from hsfl.report import tables
 
-    _show(tables.plan_report(loaded.problem, result))
+    show(tables.plan_report(loaded.problem, result))
     if compare:
-        _show("", tables.compare_table(result, others))
+        show("", tables.compare_table(result, others))
     if plot is not None:
-        _show(f"\nWrote {plot}")
+        show(f"\nWrote {plot}")
 
 
 @app.command()
@@ -124,8 +89,8 @@ def scenarios() -> None:
     """List the built-in scenarios."""
     from hsfl.report import tables
 
-    _show(tables.scenario_table([_builtin(name) for name in scenario_names()]))
-    _show("Plan one with  hsfl plan NAME ; make it your own with  hsfl init FILE --from NAME")
+    show(tables.scenario_table([_builtin(name) for name in scenario_names()]))
+    show("Plan one with  hsfl plan NAME ; make it your own with  hsfl init FILE --from NAME")
 
 
 @app.command()
@@ -142,7 +107,7 @@ def init(
         raise HsflError(f"--from {source}: no such built-in scenario; there are {', '.join(scenario_names())}")
     text = scenario_text(_builtin(source).raw)
     write_whole(file, text.encode(), replace=False)
-    _show(f"Wrote {file}: edit it, then  hsfl plan {file}")
+    show(f"Wrote {file}: edit it, then  hsfl plan {file}")
 
 
 @app.command()
@@ -186,68 +151,16 @@ def profile(
         write_whole(csv, found.to_csv().encode(), replace=False)
     assert shape is not None
     title = f"{model}, input {' × '.join(map(str, shape))}"
-    _show(tables.profile_table(title, found))
+    show(tables.profile_table(title, found))
     if measure:
         timing = models.time_layers(network, shape, batch_size).tolist()
-        _show(tables.timing_table(found, timing, batch_size, models.peak_flops()))
+        show(tables.timing_table(found, timing, batch_size, models.peak_flops()))
     if csv is not None:
-        _show(f'Wrote {csv}: use it with  [model] profile = "{csv}"')
-
-
-def main() -> None:
-    """Run the command; what a user can get wrong ends in one sentence on stderr and exit code 2."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows no arrows shows a question mark
-    try:
-        app(standalone_mode=False, prog_name="hsfl")
-    except HsflError as error:
-        _fail(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(0)
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # typer's own errors of usage have one
-            raise
-        if type(error).__name__ == "NoArgsIsHelpError":
-            print(error.format_message())
-            return
-        _fail(f"{' '.join(error.format_message().split())} (hsfl --help shows how to call it)")
-
-
-def _fail(message: str) -> None:
-    print(f"hsfl: {message}", file=sys.stderr)
-    sys.exit(2)
-
-
-def _show(*renderables: Any) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    for renderable in renderables:
-        console.print(renderable, markup=False) if isinstance(renderable, str) else console.print(renderable)
+        show(f'Wrote {csv}: use it with  [model] profile = "{csv}"')
 
 
 def _builtin(name: str) -> Scenario:
     return read_scenario(name, api.measure_model)
-
-
-def _assignment(text: str, option: str) -> tuple[str, Any]:
-    field, equals, value = text.partition("=")
-    if not equals or not field.strip():
-        raise HsflError(f'{option} {text}: write FIELD=VALUE, as in tiers.device.uplink="20 Mbps"')
-    return field.strip(), _value(value.strip())
-
-
-def _value(text: str) -> Any:
-    """A value in TOML's notation, or else plain text: the shell has taken the quotes off."""
-    if "\n" in text:
-        return text
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return text
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -267,7 +180,7 @@ def _sweep(scenario: Scenario, text: str, options: dict[str, Any], plot: Path | 
     points: list[tuple[str, PlanResult | str]] = []
     for value in (v.strip() for v in values.split(",")):
         try:
-            moved = scenario.with_overrides({field.strip(): _value(value)})
+            moved = scenario.with_overrides({field.strip(): toml_or_text(value)})
             points.append((value, api.plan(moved, **options)))
         except HsflError as error:
             points.append((value, str(error)))
@@ -283,9 +196,9 @@ def _sweep(scenario: Scenario, text: str, options: dict[str, Any], plot: Path | 
         return
     from hsfl.report import tables
 
-    _show(tables.sweep_table(field, points, [t.name for t in scenario.spec.tiers]))
+    show(tables.sweep_table(field, points, [t.name for t in scenario.spec.tiers]))
     if plot is not None:
-        _show(f"Wrote {plot}")
+        show(f"Wrote {plot}")
 
 
 def _alternatives(result: PlanResult, others: list[Alternative]) -> list[dict[str, Any]]:
@@ -298,7 +211,3 @@ def _alternatives(result: PlanResult, others: list[Alternative]) -> list[dict[st
             entry |= other.evaluation.to_dict()
         found.append(entry)
     return found
-
-
-if __name__ == "__main__":
-    main()

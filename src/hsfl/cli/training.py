@@ -1,0 +1,180 @@
+"""The commands that train: train, report, estimate, data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hsfl import api
+from hsfl.cli.common import ScenarioArgument, SetOption, app, assignment, show
+from hsfl.errors import HsflError
+
+if TYPE_CHECKING:
+    from hsfl.runs.callback import Callback
+
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="Folder with data sets; default: HSFL_DATA, or the cache folder."),
+]
+data_app = typer.Typer(help="Data sets: list them, or fetch one.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+
+@app.command()
+def train(
+    scenario: Annotated[
+        str | None, typer.Argument(help="A scenario file, or a built-in scenario by name (hsfl scenarios).")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Train for so many rounds.")] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="DURATION", help='Train for so much simulated time, such as "2h".')
+    ] = None,
+    until_accuracy: Annotated[
+        float | None, typer.Option(help="Train until this test accuracy, such as 0.9, is reached.")
+    ] = None,
+    until_converged: Annotated[
+        bool, typer.Option("--until-converged", help="Train until the test accuracy stops gaining.")
+    ] = False,
+    strategy: Annotated[str | None, typer.Option(help="Who chooses cuts and intervals: planned or fixed.")] = None,
+    cuts: Annotated[
+        str | None, typer.Option(metavar="4,7", help="With --strategy fixed: after which layers to cut.")
+    ] = None,
+    intervals: Annotated[
+        str | None, typer.Option(metavar="5,6,1", help="With --strategy fixed: rounds between averages, per tier.")
+    ] = None,
+    backend: Annotated[str | None, typer.Option(help="stacked (fast) or reference (reads like the paper).")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, tf32 (CUDA only) or bf16.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights, partition and mini-batches.")] = None,
+    set_: SetOption = None,
+    data: DataOption = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The run's folder; default: the next free runs/NAME-STRATEGY-N.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Go on with a run from its last checkpoint.")
+    ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write TensorBoard files into the run's folder.")
+    ] = False,
+) -> None:
+    """Train a scenario on the simulated clock, into a folder; Ctrl-C stops it, --resume goes on."""
+    given: dict[str, Any] = {
+        "rounds": rounds,
+        "time_limit": time,
+        "until_accuracy": until_accuracy,
+        "until_converged": until_converged or None,
+        "strategy": strategy,
+        "cuts": _numbers(cuts, "--cuts"),
+        "intervals": _numbers(intervals, "--intervals"),
+        "backend": backend,
+        "device": device,
+        "precision": precision,
+        "seed": seed,
+    }
+    overrides = {f"training.{key}": value for key, value in given.items() if value is not None}
+    overrides |= dict(assignment(text, "--set") for text in set_ or [])
+    callbacks: list[Callback] = [_live()]
+    if tensorboard:
+        from hsfl.runs.tensorboard import TensorBoard
+
+        callbacks.append(TensorBoard())
+    if resume is not None:
+        if out is not None:
+            raise HsflError("--out and --resume exclude each other; a resumed run stays in its folder")
+        if scenario is not None:
+            from hsfl.runs import resolved
+
+            of_run, _ = resolved.read(resume, api.measure_model)
+            resolved.check_same(of_run, api.load_scenario(scenario, overrides, planning=False), resume)
+        api.resume(resume, overrides, callbacks=callbacks, data=data)
+        return
+    if scenario is None:
+        raise HsflError("name a scenario to train (hsfl scenarios), or a run to go on with: --resume DIR")
+    api.train(api.load_scenario(scenario, overrides, planning=False), callbacks=callbacks, out=out, data=data)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders that hsfl train wrote.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to write; default: the run's folder, or ./report.")
+    ] = None,
+) -> None:
+    """Draw runs, several over each other, and write one page that shows it all."""
+    from hsfl.report.page import headline
+    from hsfl.report.runs import runs_table, write_report
+    from hsfl.runs.run import Run
+
+    loaded = [Run.load(folder) for folder in runs]
+    target = out or (runs[0] if len(runs) == 1 else Path("report"))
+    written = write_report(loaded, target)
+    show(runs_table(loaded), headline(loaded), f"\nWrote {written[-1]} and {len(written) - 1} pictures beside it")
+
+
+@app.command()
+def estimate(
+    scenario: ScenarioArgument,
+    rounds: Annotated[int, typer.Option(min=0, help="Rounds of synchronised training to measure over.")] = 100,
+    batches: Annotated[int, typer.Option(min=2, help="Mini-batches per client and measurement.")] = 16,
+    set_: SetOption = None,
+    data: DataOption = None,
+    write: Annotated[bool, typer.Option("--write", help="Put the constants into the scenario file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Measure the constants of the convergence bound for a scenario's model and data."""
+    if write and not Path(scenario).is_file():
+        raise HsflError(f"{scenario}: built in, so it stays as it is; hsfl init FILE --from {scenario} makes your own")
+    overrides = dict(assignment(text, "--set") for text in set_ or [])
+    loaded = api.load_scenario(scenario, overrides, planning=False)
+    constants = api.estimate(loaded, rounds=rounds, batches=batches, data=data)
+    from hsfl.runs.estimation import as_fields, write_constants
+
+    if as_json:
+        print(json.dumps(as_fields(constants), indent=2))
+    else:
+        from hsfl.report import tables
+
+        show(*tables.constants_report(loaded.profile, loaded.system, constants))
+    if write:
+        write_constants(Path(scenario), constants)
+        if not as_json:
+            show(f"Wrote them into {scenario}")
+
+
+@data_app.command("list")
+def list_data(data: DataOption = None) -> None:
+    """Which data sets there are, and where they were found."""
+    from hsfl import data as datasets
+    from hsfl.report import tables
+
+    show(tables.data_table(datasets.available(data)))
+
+
+@data_app.command("get")
+def get_data(
+    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or cifar10.")],
+    data: DataOption = None,
+) -> None:
+    """Fetch a data set from its official place and check it."""
+    from hsfl.data import download
+
+    show(f"{name} is in {download.get(name, data)}")
+
+
+def _numbers(text: str | None, option: str) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise HsflError(f"{option} {text}: write whole numbers with commas, such as 4,7") from None
+
+
+def _live() -> Callback:
+    from hsfl.report.live import LiveLine
+
+    return LiveLine()
