@@ -5,11 +5,15 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 .PHONY: demo test lint bench docs clean
 
-demo: .venv/base  ## Plan the paper's scenario and show the result
-	@mkdir -p out
-	$(BIN)/hsfl plan paper --compare --plot out/paper.png
-	@echo "Above: where the paper's VGG-16 is best cut over 20 devices, 5 edge servers and the cloud, and what every other choice costs."
-	@echo "out/paper.png shows the time to target for all cuts; the star is the plan."
+demo: .venv/base  ## Plan a small system, train it planned and naively, compare
+	rm -rf out && mkdir out
+	$(BIN)/hsfl plan mnist-mini
+	$(BIN)/hsfl train mnist-mini --out out/planned
+	$(BIN)/hsfl train mnist-mini --out out/always --strategy fixed --cuts 3,4 --intervals 1,1,1
+	$(BIN)/hsfl train mnist-mini --out out/rarely --strategy fixed --cuts 3,4 --intervals 50,50,1
+	$(BIN)/hsfl report out/planned out/always out/rarely --out out/report
+	@echo "You see one model trained three ways on the same machines, two digits per sensor: cut and averaged as planned, cut in"
+	@echo "the middle and averaged after every round, or after every 50. Open out/report/report.html: accuracy against simulated time."
 
 test: .venv/dev  ## The whole test suite
 	$(BIN)/python -m pytest -n auto
@@ -33,7 +37,7 @@ clean:
 	@touch $@
 
 .venv/base: .venv/python pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[plot]'
+	$(INSTALL) --editable '.[torch,plot]'
 	@touch $@
 
 .venv/dev: .venv/base

@@ -33,6 +33,10 @@ def array(*values: float) -> np.ndarray:
 
 @pytest.fixture
 def problem() -> Problem:
+    return by_hand()
+
+
+def by_hand() -> Problem:
     """Three devices, two edges (the first hosts two of them), a cloud; three layers; mini-batches of 2."""
     none = math.inf
     devices = Tier(
