@@ -79,8 +79,9 @@ def test_example_scenarios_plan(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", blocks("python"))
-def test_python_examples_print_what_they_say(text: str) -> None:
+def test_python_examples_print_what_they_say(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where `print(...)` ends in a comment, that is what it prints."""
+    monkeypatch.chdir(tmp_path)
     said = re.findall(r"^print\(.*\)(?:  # (.*))?$", text, flags=re.MULTILINE)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):

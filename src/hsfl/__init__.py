@@ -11,6 +11,7 @@ from hsfl.api import backend, compare, estimate, evaluate, load_scenario, plan, 
 from hsfl.errors import HsflError
 from hsfl.planner.result import Evaluation, PlanResult
 from hsfl.problem.plan import Plan
+from hsfl.problem.problem import Problem
 from hsfl.problem.scenario import Scenario, scenario_names
 from hsfl.runs.callback import Callback
 from hsfl.runs.run import Run
@@ -23,6 +24,7 @@ __all__ = [
     "HsflError",
     "Plan",
     "PlanResult",
+    "Problem",
     "Run",
     "Scenario",
     "backend",

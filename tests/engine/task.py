@@ -27,6 +27,10 @@ class Given:
     replans: bool = True
     name: str = "given"
 
+    @property
+    def measures(self) -> bool:
+        return self.replans
+
     def __post_init__(self) -> None:
         self.asked: list[tuple[int, Problem]] = []
 

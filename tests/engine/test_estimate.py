@@ -124,6 +124,7 @@ class Measured(Fixed):
     """One plan throughout, but with the constants measured as for a planned one."""
 
     replans: bool = True
+    measures: bool = True
 
 
 @pytest.mark.parametrize("partition", ["iid", "shards"])

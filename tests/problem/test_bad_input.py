@@ -48,7 +48,7 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no name": ({"name": ABSENT}, ["name is missing"]),
     "no training": ({"training": ABSENT}, ["training is missing"]),
     "no tiers": ({"tiers": ABSENT}, ["tiers is missing"]),
-    "no convergence": ({"convergence": ABSENT}, ["convergence is missing"]),
+    "no convergence": ({"convergence": ABSENT}, ["convergence.smoothness is missing", "hsfl estimate"]),
     "no batch size": ({"training.batch_size": ABSENT}, ["training.batch_size is missing", "Samples per client"]),
     "no entities": ({"tiers.1.entities": ABSENT}, ["tiers.edge.entities is missing"]),
     "no compute": ({"tiers.0.compute": ABSENT}, ["tiers.device.compute is missing", "0.5 TFLOPS"]),

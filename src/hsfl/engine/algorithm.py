@@ -17,8 +17,8 @@ import torch
 from hsfl.engine.backend import Backend
 from hsfl.engine.clock import Clock
 from hsfl.engine.estimate import Estimate, probe
-from hsfl.errors import HsflError, InfeasibleError
-from hsfl.problem.plan import Plan
+from hsfl.errors import HsflError, InfeasibleError, ScenarioError
+from hsfl.problem.plan import Plan, make_plan
 from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.system import System
 from hsfl.theory.convergence import predicted_drift, rounds_needed, whole_rounds
@@ -35,6 +35,8 @@ class Strategy(Protocol):
     def name(self) -> str: ...
     @property
     def replans(self) -> bool: ...
+    @property
+    def measures(self) -> bool: ...
     def propose(self, problem: Problem, current: Plan | None, round_: int) -> Plan: ...
 
 
@@ -70,7 +72,7 @@ class Task:
     with_target: Callable[[Problem], Problem]
     """Fills in the target of a problem whose constants are known."""
     measure: bool = True
-    """Whether the constants are measured for a strategy that re-plans."""
+    """Whether the constants are measured for a strategy that wants them."""
     probe_batches: int = 4
     replan_every: int = 200
     """The fewest rounds between plans; 0 keeps the first."""
@@ -195,13 +197,13 @@ class Algorithm:
     def _plan(self) -> dict[str, Any]:
         """Ask the strategy; move layers; charge the clock. With no plan for the problem as it stands, keep the last."""
         progress, task, current = self.progress, self.task, self.progress.plan
-        measured = task.measure and task.strategy.replans
+        measured = task.measure and task.strategy.measures
         problem = replace(task.problem, system=self.clock.problem.system)
         if measured:
             indices = torch.from_numpy(task.sampler.probe(self.round, task.probe_batches)).to(self.backend.device)
             self.estimate.add(probe(self.backend, task.feed.samples, indices, problem.step))
             problem = self._as_estimated(problem)
-            if current is not None:
+            if current is not None and self.estimate.probes > 1:
                 # What was seen counts for more than a probe: the drift predicted for the plan in force stays.
                 before, now = (
                     predicted_drift(p, current.cuts, current.intervals)["refined"] for p in (self.problem, problem)
@@ -209,12 +211,11 @@ class Algorithm:
                 for m in range(problem.system.num_tiers):
                     self.estimate.observe(m, float(now[m]), float(before[m]), weight=1.0)
                 problem = self._as_estimated(problem)
-        if task.strategy.replans:
+        if task.strategy.measures:
             problem = task.with_target(problem)
         kept = None
         try:
-            plan = task.strategy.propose(problem, current, self.round)
-            self._check_memory(problem, plan)
+            plan = self._checked(problem, task.strategy.propose(problem, current, self.round))
         except InfeasibleError as error:
             if current is None:
                 raise
@@ -232,7 +233,7 @@ class Algorithm:
         if measured:
             self.clock.split(plan.cuts, 2 * task.probe_batches)
         predicted = None
-        if task.strategy.replans:
+        if task.strategy.measures:
             found = float(whole_rounds(rounds_needed(problem, plan.cuts, plan.intervals)))
             predicted = int(found) if np.isfinite(found) else None
         return {
@@ -243,7 +244,7 @@ class Algorithm:
             "cuts": list(plan.cuts),
             "intervals": list(plan.intervals),
             "rounds_predicted": predicted,
-            "constants": constants_to_dict(problem.constants) if task.strategy.replans else None,
+            "constants": constants_to_dict(problem.constants) if task.strategy.measures else None,
             "layers": problem.num_layers,
             "kept": kept,
         }
@@ -251,10 +252,27 @@ class Algorithm:
     def _as_estimated(self, problem: Problem) -> Problem:
         return replace(problem, constants=self.estimate.constants(problem.constants, problem.step))
 
-    def _check_memory(self, problem: Problem, plan: Plan) -> None:
+    def _checked(self, problem: Problem, proposed: Plan) -> Plan:
+        """What a strategy proposed, in order, if it is a plan that the machines can hold."""
+        name, system = self.task.strategy.name, problem.system
+        try:
+            plan = make_plan(
+                proposed.cuts,
+                proposed.intervals,
+                entities=system.entities,
+                num_layers=problem.num_layers,
+                allow_empty_tiers=True,
+            )
+        except (AttributeError, TypeError):
+            raise ScenarioError(f"strategy {name} proposed {proposed!r}; it must propose an hsfl.Plan") from None
+        except ScenarioError as error:
+            raise ScenarioError(f"strategy {name}: {error}") from None
         if len(over := np.flatnonzero(~fits_memory(problem, plan.cuts))):
-            name = problem.system.tiers[int(over[0])].name
-            raise InfeasibleError(f"cuts {list(plan.cuts)} need more memory than tier {name} has; choose other cuts")
+            tier = system.tiers[int(over[0])].name
+            raise InfeasibleError(
+                f"strategy {name}: cuts {list(plan.cuts)} need more memory than tier {tier} has; choose other cuts"
+            )
+        return plan
 
     def _drawn(self, round_: int) -> torch.Tensor:
         """(N, b, K): the mini-batches of a round, on the device."""
@@ -268,6 +286,7 @@ class Algorithm:
         """Everything but the backend's tensors, as plain values; `restore` takes it back."""
         progress, plan = self.progress, self.progress.plan
         return {
+            "strategy": self.task.strategy.name,
             "progress": vars(progress) | {"plan": None if plan is None else [plan.cuts, plan.intervals]},
             "time_s": self.clock.time_s,
             "bits": self.clock.bits,
@@ -276,6 +295,12 @@ class Algorithm:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state; HsflError if another strategy made its plans."""
+        if state["strategy"] != self.task.strategy.name:
+            raise HsflError(
+                f"this run's strategy is {state['strategy']}, not {self.task.strategy.name}; give it again, as strategy "
+                "of hsfl.resume"
+            )
         plan = state["progress"]["plan"]
         self.progress = Progress(**state["progress"] | {"plan": plan and Plan(tuple(plan[0]), tuple(plan[1]))})
         self.clock.time_s, self.clock.bits = state["time_s"], dict(state["bits"])

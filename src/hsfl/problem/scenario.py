@@ -214,7 +214,9 @@ class Scenario:
         spec = self.spec.convergence
         if (spec.target is None) == (spec.rounds is None):
             given = "neither target nor rounds" if spec.target is None else "both target and rounds"
-            raise ScenarioError(f"{self.source}: convergence has {given}; give exactly one of them")
+            raise ScenarioError(
+                f"{self.source}: convergence has {given}; give exactly one of them, as what a plan is to reach"
+            )
         if spec.rounds is None:
             assert spec.target is not None
             if spec.slack is not None:
@@ -399,6 +401,9 @@ def _override(raw: dict[str, Any], path: str, value: Any, source: str) -> None:
             raise ScenarioError(f"{source}: {path}: {section} is a value, not a section; shorten the path")
     if not isinstance(node, dict):
         raise ScenarioError(f"{source}: {path}: name a tier and a field, such as tiers.device.uplink")
+    if path == "training.strategy" and value != "fixed":
+        for other in ("cuts", "intervals"):  # they belong to a fixed one
+            node.pop(other, None)
     group = _ALTERNATIVES.get(keys[0], []) if len(keys) == 2 else []
     if any(keys[-1] in names for names in group):
         for names in group:

@@ -304,6 +304,6 @@ class ScenarioFile(_Section):
     model: ModelSection
     training: TrainingSection
     tiers: Annotated[list[TierSection], Field(min_length=2, max_length=32)]
-    convergence: ConvergenceSection
+    convergence: ConvergenceSection = Field(default_factory=lambda: ConvergenceSection.model_validate({}))
     data: DataSection | None = None
     dynamics: DynamicsSection | None = None

@@ -9,7 +9,7 @@ from typing import Protocol
 from hsfl.errors import ScenarioError
 from hsfl.planner.solve import METHODS, solve
 from hsfl.problem.messages import nearest
-from hsfl.problem.plan import Plan, make_plan
+from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.schema import TrainingSection
 
@@ -24,7 +24,12 @@ class Strategy(Protocol):
 
     @property
     def replans(self) -> bool:
-        """Whether it wants measured constants, and to be asked again once every tier has been averaged."""
+        """Whether it wants to be asked again once every tier has been averaged."""
+        ...
+
+    @property
+    def measures(self) -> bool:
+        """Whether the constants are to be measured before it is asked (which takes time), and a target given."""
         ...
 
     def propose(self, problem: Problem, current: Plan | None, round_: int) -> Plan:
@@ -40,6 +45,7 @@ class Planned:
     allow_empty_tiers: bool = False
     name: str = "planned"
     replans: bool = True
+    measures: bool = True
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -57,15 +63,10 @@ class Fixed:
     intervals: Sequence[int]
     name: str = "fixed"
     replans: bool = False
+    measures: bool = False
 
     def propose(self, problem: Problem, current: Plan | None, round_: int) -> Plan:
-        return make_plan(
-            self.cuts,
-            self.intervals,
-            entities=problem.system.entities,
-            num_layers=problem.num_layers,
-            allow_empty_tiers=True,
-        )
+        return Plan(tuple(self.cuts), tuple(self.intervals))
 
 
 def make_strategy(training: TrainingSection) -> Strategy:
