@@ -6,11 +6,16 @@ not, and kernels of different entities run side by side.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 #: A point in a stream's work; None where there are no streams.
 Mark = torch.cuda.Event | None
@@ -29,14 +34,32 @@ def _streams(device: torch.device) -> list[torch.cuda.Stream]:
     return [torch.cuda.Stream(device) for _ in range(1 + _LANES)]
 
 
+def _take_one_core() -> None:
+    torch.get_num_threads()  # makes torch set the thread up, which would otherwise undo the next line later
+    torch.set_num_threads(1)
+
+
+@functools.cache
+def _workers(count: int) -> ThreadPoolExecutor:
+    """Threads that work on one entity each, on one core each: entities are too small to be spread over cores."""
+    pool = ThreadPoolExecutor(count, "hsfl", initializer=_take_one_core)
+    ready = threading.Barrier(count)
+    list(pool.map(lambda _: ready.wait(), range(count)))
+    torch.set_num_threads(count)  # each worker's call has also set what threads made later would start with
+    return pool
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_workers.cache_clear)  # a child has none of its parent's threads
+
+
 class Lanes:
-    """Streams that the entities of a tier share, and what of another stream's work each must wait for.
+    """What the entities of a tier run on side by side: streams on a CUDA device, threads on a CPU."""
 
-    Without a device everything stays on the current stream.
-    """
-
-    def __init__(self, device: torch.device | None = None) -> None:
-        self._streams = _streams(device)[1:] if device else []
+    def __init__(self, device: torch.device, *, streams: bool = False) -> None:
+        """`streams`: for a recording; otherwise a CUDA device's work stays on the current stream."""
+        self._streams = _streams(device)[1:] if streams else []
+        self._threads = torch.get_num_threads() if device.type == "cpu" else 1
         self._used: dict[int, torch.cuda.Stream] = {}
 
     def mark(self) -> Mark:
@@ -47,21 +70,24 @@ class Lanes:
         event.record()
         return event
 
-    @contextlib.contextmanager
-    def run(self, number: int, after: Iterable[Mark], done: list[Mark]) -> Iterator[None]:
-        """Work of entity `number` of a tier, after the marks of what it depends on; adds its own mark to `done`."""
+    def each(self, work: Callable[[int], T], after: Sequence[Iterable[Mark]]) -> tuple[list[T], list[Mark]]:
+        """`work(j)` for every entity j of a tier, each after the marks of what it depends on; results and own marks."""
+        count = len(after)
+        if self._threads > 1 and count >= self._threads:
+            return list(_workers(self._threads).map(work, range(count))), [None] * count
         if not self._streams:
-            done.append(None)
-            yield
-            return
-        lane = number % len(self._streams)
-        stream = self._used[lane] = self._streams[lane]
-        with torch.cuda.stream(stream):
-            for mark in after:
-                assert mark is not None
-                stream.wait_event(mark)
-            yield
-            done.append(self.mark())
+            return [work(j) for j in range(count)], [None] * count
+        results, done = [], []
+        for j, marks in enumerate(after):
+            lane = j % len(self._streams)
+            stream = self._used[lane] = self._streams[lane]
+            with torch.cuda.stream(stream):
+                for mark in marks:
+                    assert mark is not None
+                    stream.wait_event(mark)
+                results.append(work(j))
+                done.append(self.mark())
+        return results, done
 
     def join(self) -> None:
         """Let the current stream wait for those that were used: one that was not is no part of a recording."""

@@ -19,7 +19,7 @@ from torch import nn
 
 from hsfl.engine.arithmetic import arithmetic, casts
 from hsfl.engine.backend import Backend, Feed, State, cross_entropy
-from hsfl.engine.capture import CapturedRound, CaptureError, Lanes, Mark
+from hsfl.engine.capture import CapturedRound, CaptureError, Lanes
 from hsfl.engine.clients import PerClientBatchNorm, SeededDropout, client_keys
 from hsfl.engine.rows import Tier, whole_buffers
 
@@ -70,16 +70,17 @@ class StackedBackend(Backend):
 
     def _run(self, work: Callable[..., torch.Tensor], feed: Feed | None, *given: torch.Tensor) -> torch.Tensor:
         """One round, recorded where that is wanted and possible."""
-        self.round += 1
         with arithmetic(self.device, self.precision):
+            key = (feed, *((tensor.shape, tensor.dtype) for tensor in given))
+            if self._capturing and key not in self._recorded:
+                self._record(key, lambda *g: work(*g, Lanes(self.device, streams=True)), given)
             if self._capturing:
-                key = (feed, *((tensor.shape, tensor.dtype) for tensor in given))
-                if key not in self._recorded:
-                    self._record(key, lambda *g: work(*g, Lanes(self.device)), given)
-                if key in self._recorded:
-                    self._recorded.move_to_end(key)
-                    return self._recorded[key](*given)
-            return work(*(tensor.to(self.device) for tensor in given), Lanes())
+                self._recorded.move_to_end(key)
+                losses = self._recorded[key](*given)
+            else:
+                losses = work(*(tensor.to(self.device) for tensor in given), Lanes(self.device))
+        self.round += 1
+        return losses
 
     def _record(self, key: tuple[Any, ...], work: Callable[..., torch.Tensor], given: Sequence[torch.Tensor]) -> None:
         while len(self._recorded) >= _KEPT:
@@ -102,10 +103,9 @@ class StackedBackend(Backend):
         inputs, targets = self._inputs(inputs), targets.to(self.device)
         if self._order is not None:
             inputs, targets = inputs[self._order], targets[self._order]
-        with casts(self.device, self.precision):
-            passes = self._forward(inputs, lanes)
-            outputs = _joined([one.sent for one in passes[-1]]).detach().requires_grad_()
-            losses = self._losses(outputs.to(self.dtype).unflatten(0, (self.num_clients, -1)), targets)
+        passes = self._forward(inputs, lanes)
+        outputs = _joined([one.sent for one in passes[-1]]).detach().requires_grad_()
+        losses = self._losses(outputs.to(self.dtype).unflatten(0, (self.num_clients, -1)), targets)
         (gradient,) = torch.autograd.grad(losses.sum(), outputs)
         self._backward(passes, gradient, lanes)
         losses = losses.detach()
@@ -118,18 +118,20 @@ class StackedBackend(Backend):
             samples = samples.contiguous(memory_format=torch.channels_last)
         samples = samples.unflatten(0, inputs.shape[:2])
         sent = [samples[section].flatten(0, 1) for section in self._sections[0]]
-        done: list[Mark] = [lanes.mark()] * len(sent)
+        marks = [lanes.mark()] * len(sent)
         passes: list[list[_Pass]] = []
         for tier, children in zip(self._tiers, self._children, strict=True):
-            marks, done, own = done, [], []
-            for j, entity in enumerate(tier.entities):
-                with lanes.run(j, [marks[i] for i in children[j]], done):
-                    x = received = _joined([sent[i] for i in children[j]]).detach()
-                    if passes:
-                        received.requires_grad_()
-                    for layer in entity:
+
+            def work(j: int, tier: Tier = tier, children=children, sent=sent) -> _Pass:  # type: ignore[no-untyped-def]
+                x = received = _joined([sent[i] for i in children[j]]).detach()
+                if tier is not self._tiers[0]:
+                    received.requires_grad_()
+                with casts(self.device, self.precision):  # a thread's own matter
+                    for layer in tier.entities[j]:
                         x = layer(x)
-                own.append(_Pass(received, x))
+                return _Pass(received, x)
+
+            own, marks = lanes.each(work, [[marks[i] for i in group] for group in children])
             passes.append(own)
             sent = [one.sent for one in own]
         lanes.join()
@@ -142,20 +144,21 @@ class StackedBackend(Backend):
         gradients = {j: whole[section].flatten(0, 1) for j, section in enumerate(self._sections[-1])}
         alive = [gradients]  # until all is done, like `passes`: another stream may read what this one would free
         for m in range(self.num_tiers - 1, -1, -1):
-            after, above, gradients = marks, gradients, {}
-            marks = [None] * len(passes[m - 1])
-            for j, (one, entity) in enumerate(zip(passes[m], self._stepped[m], strict=True)):
-                done: list[Mark] = []
-                with lanes.run(j, [after[j]], done):
-                    received = self._step(one, entity, above[j], time, wanted=m > 0)
-                if received is None:
-                    continue
-                section = self._sections[m][j]
-                parts = received.unflatten(0, (section.stop - section.start, -1))
+
+            def work(j: int, m: int = m, above: dict[int, torch.Tensor] = gradients) -> torch.Tensor | None:
+                return self._step(passes[m][j], self._stepped[m][j], above[j], time, wanted=m > 0)
+
+            received, done = lanes.each(work, [[mark] for mark in marks])
+            if not m:
+                break
+            gradients, marks = {}, [None] * len(passes[m - 1])
+            for j, (section, of_entity) in enumerate(zip(self._sections[m], received, strict=True)):
+                assert of_entity is not None
+                parts = of_entity.unflatten(0, (section.stop - section.start, -1))
                 for i in self._children[m][j]:
                     part = self._sections[m - 1][i]
                     gradients[i] = parts[part.start - section.start : part.stop - section.start].flatten(0, 1)
-                    marks[i] = done[0]
+                    marks[i] = done[j]
             alive.append(gradients)
         lanes.join()
 
@@ -165,7 +168,7 @@ class StackedBackend(Backend):
         """An entity's update from the gradient of what it sent; the gradient of what it received, where wanted."""
         if one.sent is one.received:  # it hosts no layer
             return gradient if wanted else None
-        if not one.sent.requires_grad:  # the lowest tier, with nothing to train in it
+        if not one.sent.requires_grad:  # the lowest tier, with nothing in it to train
             return None
         leaves = [*entity.weights, one.received] if wanted else entity.weights
         found = list(torch.autograd.grad(one.sent, leaves, gradient, allow_unused=True))

@@ -155,7 +155,7 @@ class TrainingSection(_Section):
     precision: Literal["fp32", "tf32", "bf16"] = Field(
         "fp32", description="Arithmetic: fp32, tf32 (CUDA only) or bf16 (mixed)."
     )
-    checkpoint_every: int = Field(200, ge=1, le=10**9, description="Rounds between checkpoints.")
+    checkpoint_every: int = Field(500, ge=1, le=10**9, description="Rounds between checkpoints.")
     keep_checkpoints: int = Field(2, ge=1, le=10**6, description="How many of the last checkpoints are kept.")
 
 
