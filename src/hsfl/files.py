@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from hsfl.errors import HsflError
+
+#: How unfinished files begin; a killed process leaves them behind.
+UNFINISHED = ".hsfl-"
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def write_whole(path: Path, data: bytes, *, replace: bool) -> None:
@@ -16,7 +22,7 @@ def write_whole(path: Path, data: bytes, *, replace: bool) -> None:
             raise HsflError(f"{path}: cannot be written (it is a folder); choose another place")
         if not replace and path.exists():
             raise HsflError(f"{path}: exists already; choose another name or remove it first")
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".hsfl-")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
@@ -25,11 +31,27 @@ def write_whole(path: Path, data: bytes, *, replace: bool) -> None:
             os.chmod(temporary, 0o666 & ~_umask())
             os.replace(temporary, path)
         except BaseException:
-            os.unlink(temporary)
+            with suppress(FileNotFoundError):  # an interrupt can come after the file has its name
+                os.unlink(temporary)
             raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise HsflError(f"{path}: cannot be written ({reason}); choose another place") from None
+        raise HsflError(f"{path}: cannot be written ({reason}); {remedy(error)}") from None
+
+
+def remedy(error: BaseException) -> str:
+    """What helps against a failed write."""
+    return "make room" if getattr(error, "errno", None) in _FULL else "choose another place"
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, would survive a crash of the machine."""
+    with suppress(PermissionError):  # folders cannot be opened on every system
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def _umask() -> int:

@@ -52,12 +52,12 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows no arrows shows a question mark
     try:
-        app(standalone_mode=False, prog_name="hsfl")
+        code = app(standalone_mode=False, prog_name="hsfl")
+        if isinstance(code, int):  # typer turns an interrupt into 130
+            sys.exit(code)
     except HsflError as error:
         _fail(str(error))
-    except KeyboardInterrupt as error:
-        if str(error):  # a run that can be resumed says how
-            print(f"hsfl: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,24 +81,28 @@ def train(
     }
     overrides = {f"training.{key}": value for key, value in given.items() if value is not None}
     overrides |= dict(assignment(text, "--set") for text in set_ or [])
+    if resume is None and scenario is None:
+        raise HsflError("name a scenario to train (hsfl scenarios), or a run to go on with: --resume DIR")
+    if resume is not None and out is not None:
+        raise HsflError("--out and --resume exclude each other; a resumed run stays in its folder")
     callbacks: list[Callback] = [_live()]
     if tensorboard:
         from hsfl.runs.tensorboard import TensorBoard
 
         callbacks.append(TensorBoard())
-    if resume is not None:
-        if out is not None:
-            raise HsflError("--out and --resume exclude each other; a resumed run stays in its folder")
+    with _warnings_in_one_line(), _interrupts_that_say_how_to_go_on():
+        if resume is None:
+            assert scenario is not None
+            loaded = api.load_scenario(scenario, overrides, planning=False)
+            api.train(loaded, callbacks=callbacks, out=out, data=data)
+            return
         if scenario is not None:
             from hsfl.runs import resolved
 
-            of_run, _ = resolved.read(resume, api.measure_model)
-            resolved.check_same(of_run, api.load_scenario(scenario, overrides, planning=False), resume)
+            loaded = api.load_scenario(scenario, overrides, planning=False)
+            resolved.check_same(resolved.read(resume, api.measure_model)[0], loaded, resume)
+            overrides = resolved.changes(loaded)
         api.resume(resume, overrides, callbacks=callbacks, data=data)
-        return
-    if scenario is None:
-        raise HsflError("name a scenario to train (hsfl scenarios), or a run to go on with: --resume DIR")
-    api.train(api.load_scenario(scenario, overrides, planning=False), callbacks=callbacks, out=out, data=data)
 
 
 @app.command()
@@ -172,6 +180,25 @@ def _numbers(text: str | None, option: str) -> list[int] | None:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise HsflError(f"{option} {text}: write whole numbers with commas, such as 4,7") from None
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Warnings on stderr as sentences, like errors."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: print(f"hsfl: {message}", file=sys.stderr)
+        yield
+
+
+@contextmanager
+def _interrupts_that_say_how_to_go_on() -> Iterator[None]:
+    """Here, for typer catches an interrupt and keeps its message to itself."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if str(error):
+            print(f"hsfl: {error}", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
 def _live() -> Callback:

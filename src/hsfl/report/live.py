@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,21 @@ class LiveLine(Callback):
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
-        self.live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
+        self.record: dict[str, Any] | None = None
+        """The last round's."""
         self.accuracy: float | None = None
         self.plan = ""
-        self.seen: list[tuple[float, int, float]] = []
+        self.seen: deque[tuple[float, int, float]] = deque()
         """Wall seconds, round and simulated seconds of the last rounds."""
+        self.live = None
+        if self.console.is_terminal:
+            self.live = Live(console=self.console, refresh_per_second=4, get_renderable=lambda: Text(self._line()))
 
     def on_start(self, folder: Path, scenario: Scenario, round_: int) -> None:
         training = scenario.spec.training
         self.rounds, self.time_limit, self.folder = round_limit(training), training.time_limit, folder
         start = f"Resumed after round {round_}" if round_ else "Training"
-        self.console.print(f"{start}: {scenario.name}, strategy {training.strategy}, into {folder}", markup=False)
-        self.seen = [(time.perf_counter(), round_, 0.0)]
+        self._print(f"{start}: {scenario.name}, strategy {training.strategy}, into {folder}")
         if self.live:
             self.live.start()
 
@@ -46,14 +50,12 @@ class LiveLine(Callback):
         self._print(f"  plan after round {record['round']}: {self.plan}{why}")
 
     def on_round(self, record: dict[str, Any]) -> None:
-        now = time.perf_counter()
-        self.seen = [s for s in self.seen if now - s[0] <= _WINDOW_S or s is self.seen[-1]]
-        self.seen.append((now, record["round"], record["time_s"]))
-        self.accuracy = record.get("accuracy", self.accuracy)
-        if self.live:
-            self.live.update(Text(self._line(record)))
-        elif "accuracy" in record:
-            self._print(self._line(record))
+        self.seen.append((time.perf_counter(), record["round"], record["time_s"]))
+        while self.seen[-1][0] - self.seen[0][0] > _WINDOW_S and len(self.seen) > 2:
+            self.seen.popleft()
+        self.record, self.accuracy = record, record.get("accuracy", self.accuracy)
+        if not self.live and "accuracy" in record:
+            self._print(self._line())
 
     def on_end(self, summary: dict[str, Any]) -> None:
         self._stop()
@@ -68,7 +70,10 @@ class LiveLine(Callback):
         """However training ended."""
         self._stop()
 
-    def _line(self, record: dict[str, Any]) -> str:
+    def _line(self) -> str:
+        record = self.record
+        if record is None:
+            return ""
         parts = [f"round {record['round']:,}", f"{format_seconds(record['time_s'])} simulated"]
         if "loss" in record:
             parts.append(f"loss {record['loss']:.3f}")
@@ -83,10 +88,10 @@ class LiveLine(Callback):
                 left = min(left, (self.time_limit - simulated) * (now - first) / (simulated - first_time))
             if left < float("inf"):
                 parts.append(f"{format_seconds(max(0.0, left))} left")
-        return "  ".join([*parts, self.plan])
+        return "  ".join(part for part in (*parts, self.plan) if part)
 
     def _print(self, text: str) -> None:
-        self.console.print(text, markup=False)
+        self.console.print(text, markup=False, soft_wrap=True)  # a log has one line each, however long
 
     def _stop(self) -> None:
         if self.live:

@@ -60,10 +60,20 @@ def write_constants(path: Path, constants: Constants) -> None:
         import tomlkit
     except ModuleNotFoundError:
         raise MissingExtraError("Writing constants into a scenario", "torch") from None
-    document: Any = tomlkit.parse(path.read_text(encoding="utf-8-sig"))
+    path = path.resolve()  # a link stays one
+    text = path.read_bytes().decode("utf-8-sig")
+    document: Any = tomlkit.parse(text)
+    section = document["convergence"]
+    # Comments at the end of a section are the next one's, so new fields go before them.
+    body: list[Any] = section.value.body
+    comments: list[Any] = []
+    while isinstance(section, tomlkit.items.Table) and body and body[-1][0] is None:
+        comments.insert(0, body.pop())
     for key, value in as_fields(constants).items():
-        document["convergence"][key] = value
-    write_whole(path, tomlkit.dumps(document).encode(), replace=True)
+        section[key] = value
+    body.extend(comments)
+    changed = tomlkit.dumps(document).replace("\r\n", "\n")
+    write_whole(path, changed.replace("\n", "\r\n" if "\r\n" in text else "\n").encode(), replace=True)
 
 
 def _rounded(value: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import io
+import errno
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -11,9 +12,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from hsfl.errors import HsflError
-from hsfl.files import write_whole
+from hsfl.files import UNFINISHED, remedy, write_whole
 
-METRICS, PLANS = "metrics.jsonl", "plans.jsonl"
+METRICS, PLANS, SCENARIO = "metrics.jsonl", "plans.jsonl", "scenario.toml"
+_LOCK = ".lock"
+#: What a process that was killed while it made a folder leaves there; the scenario, written last, makes it a run.
+_BEGUN = {_LOCK, "environment.json", "labels.json"}
+#: How much of a file there was at some moment: its length in bytes and their checksum.
+Mark = tuple[int, str]
 
 
 class RunFolder:
@@ -21,104 +27,193 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._files: dict[str, IO[str]] = {}
+        self._logs: dict[str, _Log] = {}
         self._lock: IO[str] | None = None
 
     @classmethod
-    def create(cls, path: Path, scenario: str, about: Mapping[str, Any], labels: Mapping[str, Any] | None) -> RunFolder:
-        """A new folder; an error if there is something already."""
+    def create(cls, out: Path | None, stem: str, contents: Mapping[str, bytes]) -> RunFolder:
+        """A new folder, `out` or the first free runs/STEM-N; `contents` must have a scenario. If it fails, no trace."""
+        if out is not None:
+            check_free(out)
+        made = out is None or not out.exists()
         try:
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
-                raise HsflError(
-                    f"{path}: exists already; choose another --out, or continue that run with --resume {path}"
-                )
+            path = out or _numbered(stem)
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise HsflError(f"{path}: cannot be made ({error.strerror}); choose another --out") from None
+            place = out or Path("runs")
+            raise HsflError(f"{place}: cannot be made ({error.strerror}); choose another --out") from None
         folder = cls(path)
-        folder.lock()
-        folder.write("environment.json", dict(about))
-        if labels is not None:
-            folder.write("labels.json", dict(labels))
-        write_whole(path / "scenario.toml", scenario.encode(), replace=True)
+        try:
+            folder.lock()
+            for name in sorted(contents, key=lambda name: name == SCENARIO):
+                write_whole(path / name, contents[name], replace=True)
+            folder.rewind(None)
+        except BaseException:
+            folder.close()
+            for name in (*contents, METRICS, PLANS, _LOCK):
+                with suppress(OSError):
+                    (path / name).unlink()
+            if made:
+                with suppress(OSError):
+                    path.rmdir()
+            raise
         return folder
 
     def lock(self) -> None:
-        """Keep other processes out until this one ends, however it ends."""
+        """Keep other processes out until this one ends, however it ends, and clear away what a killed one left."""
         try:
-            self._lock = (self.path / ".lock").open("w")
+            self._lock = (self.path / _LOCK).open("w")
         except OSError as error:
-            raise HsflError(f"{self.path}: cannot be written ({error.strerror}); choose another folder") from None
+            raise HsflError(f"{self.path}: cannot be written ({error.strerror}); {remedy(error)}") from None
         try:
             import fcntl
 
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except ImportError:  # no such locks on this system
             pass
-        except OSError:
-            raise HsflError(f"{self.path}: another process is writing this run; wait for it, or end it") from None
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):  # else the file system has no locks
+                self.close()
+                raise HsflError(f"{self.path}: another process is writing this run; wait for it, or end it") from None
+        for unfinished in self.path.glob(f"{UNFINISHED}*"):
+            with suppress(OSError):
+                unfinished.unlink()
 
-    def write(self, name: str, value: dict[str, Any]) -> None:
+    def write(self, name: str, value: Mapping[str, Any]) -> None:
         """A JSON file, whole or not at all."""
-        write_whole(self.path / name, (json.dumps(value, indent=1) + "\n").encode(), replace=True)
+        write_whole(self.path / name, json_bytes(value), replace=True)
 
-    def append(self, name: str, value: dict[str, Any]) -> None:
-        """A line of a .jsonl file."""
+    def write_scenario(self, text: str) -> None:
+        """The run's scenario, where it has changed."""
+        path = self.path / SCENARIO
+        if not path.is_file() or path.read_bytes() != text.encode():
+            write_whole(path, text.encode(), replace=True)
+
+    def remove(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+    def append(self, name: str, value: Mapping[str, Any]) -> None:
+        """A line of a .jsonl file; `flush` writes it."""
+        self._logs[name].append(json.dumps(value))
+
+    def flush(self, *, sync: bool = False) -> None:
+        """Hand what was appended to the operating system; with `sync`, wait until it would survive a crash."""
         try:
-            if name not in self._files:
-                self._files[name] = (self.path / name).open("a", encoding="utf-8")
-            self._files[name].write(json.dumps(value) + "\n")
+            for log in self._logs.values():
+                log.flush(sync)
         except OSError as error:
-            raise self._full(error) from None
+            raise HsflError(
+                f"{self.path}: cannot be written ({error.strerror}); {remedy(error)}, then continue with hsfl train "
+                f"--resume {self.path}"
+            ) from None
 
-    def flush(self) -> None:
-        """Hand what was appended to the operating system."""
+    def marks(self) -> dict[str, Mark]:
+        """What has been appended to the .jsonl files up to now."""
+        return {name: log.mark for name, log in self._logs.items()}
+
+    def differing(self, marks: Mapping[str, Mark]) -> str | None:
+        """A file that does not begin with what it held at its mark."""
+        return next((name for name, mark in marks.items() if _kept(self.path / name, mark) is None), None)
+
+    def rewind(self, marks: Mapping[str, Mark] | None) -> list[dict[str, Any]]:
+        """Forget what was appended after the marks (None: everything), to be done again: the metrics that remain."""
+        kept = {name: _kept(self.path / name, marks[name]) or b"" if marks else b"" for name in (METRICS, PLANS)}
         try:
-            for file in self._files.values():
-                file.flush()
+            self._logs = {name: _Log(self.path / name, data) for name, data in kept.items()}
         except OSError as error:
-            raise self._full(error) from None
-
-    def rewind(self, round_: int) -> list[dict[str, Any]]:
-        """Forget what was written after a round, which is done again: the metrics that remain."""
-        kept: list[dict[str, Any]] = []
-        for name in (METRICS, PLANS):
-            lines = _whole_lines(self.path / name)
-            # A plan made after the round of a checkpoint is made again: the checkpoint is older than the plan.
-            lines = [x for x in lines if x["round"] < round_ + (name == METRICS)]
-            text = "".join(json.dumps(line) + "\n" for line in lines)
-            write_whole(self.path / name, text.encode(), replace=True)
-            kept = kept or lines
-        return kept
+            raise HsflError(f"{self.path}: cannot be written ({error.strerror}); {remedy(error)}") from None
+        return [json.loads(line) for line in kept[METRICS].splitlines()]
 
     def close(self) -> None:
-        for file in [*self._files.values(), self._lock]:
-            if file is not None:
-                with suppress(OSError):  # what could not be written was said already
-                    file.close()
-        self._files, self._lock = {}, None
-
-    def _full(self, error: OSError) -> HsflError:
-        for file in self._files.values():  # a failed write stays in the buffer and would fail again at exit
-            _abandon(file)
-        self._files = {}
-        return HsflError(
-            f"{self.path}: cannot be written ({error.strerror}); make room, then continue with hsfl train --resume "
-            f"{self.path}"
-        )
+        with suppress(HsflError):  # when all goes well nothing is left to write; else the first error was the cause
+            self.flush()
+        for log in self._logs.values():
+            log.file.close()
+        if self._lock is not None:
+            self._lock.close()
+        self._logs, self._lock = {}, None
 
 
-def _abandon(file: IO[str]) -> None:
-    with suppress(OSError):
-        if isinstance(file, io.TextIOWrapper):
-            os.close(file.fileno())
-            file.close()
+class _Log:
+    """A file that is appended to, and the checksum of all that is in it."""
+
+    def __init__(self, path: Path, kept: bytes) -> None:
+        """Cut the file off after what is kept of it."""
+        self.file = path.open("ab", buffering=0)
+        self.file.truncate(len(kept))
+        self.size, self.hash, self.waiting = len(kept), hashlib.sha256(kept), b""
+        self.failed = False
+
+    def append(self, line: str) -> None:
+        data = line.encode() + b"\n"
+        self.waiting += data
+        self.size += len(data)
+        self.hash.update(data)
+
+    def flush(self, sync: bool) -> None:
+        if self.failed:  # what came before is missing
+            return
+        data, self.waiting = self.waiting, b""
+        whole = self.size - len(data)
+        try:
+            while data:
+                data = data[self.file.write(data) :]
+            if sync:
+                os.fsync(self.file.fileno())
+        except OSError:
+            self.failed = True
+            with suppress(OSError):
+                self.file.truncate(whole)
+            raise
+
+    @property
+    def mark(self) -> Mark:
+        return self.size, self.hash.hexdigest()
 
 
-def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file; one that was cut off, and what follows it, is not there."""
-    found: list[dict[str, Any]] = []
-    with suppress(FileNotFoundError, ValueError), path.open(encoding="utf-8") as file:
-        for line in file:
-            found.append(json.loads(line))
-    return found
+def check_free(path: Path) -> None:
+    """HsflError unless a new run can be made there."""
+    try:
+        names = {p.name for p in path.iterdir()}
+    except FileNotFoundError:
+        names = set()
+    except NotADirectoryError:
+        raise HsflError(f"{path}: there is a file; choose another --out") from None
+    except OSError as error:
+        raise HsflError(f"{path}: cannot be read ({error.strerror}); choose another --out") from None
+    if any(name not in _BEGUN and not name.startswith(UNFINISHED) for name in names):
+        go_on = f", or continue that run with --resume {path}" if SCENARIO in names else ""
+        raise HsflError(f"{path}: exists already; choose another --out{go_on}")
+    place = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not os.access(place, os.W_OK):  # said now rather than after the first plan
+        raise HsflError(f"{path}: cannot be written (no permission in {place}); choose another --out")
+
+
+def json_bytes(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=1) + "\n").encode()
+
+
+def _numbered(stem: str) -> Path:
+    """Make runs/STEM-N with the first N that is free; two runs that start together get two folders."""
+    stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in stem)
+    number = 1
+    while True:
+        path = Path("runs") / f"{stem}-{number}"
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            if not path.parent.is_dir():
+                raise
+            number += 1
+
+
+def _kept(path: Path, mark: Mark) -> bytes | None:
+    """What a file held at its mark; None if it does not any more."""
+    size, checksum = mark
+    try:
+        with path.open("rb") as file:
+            data = file.read(size)
+    except OSError:
+        return None
+    return data if hashlib.sha256(data).hexdigest() == checksum else None

@@ -29,13 +29,20 @@ def read(folder: Path, measure: Callable[[ModelSection, Path | None], LayerProfi
     """The scenario a run was started with, and the folder of its data where one was given."""
     if not (folder / "scenario.toml").is_file():
         raise HsflError(f"{folder}: not a run (it has no scenario.toml); give a folder that hsfl train wrote")
-    try:
-        about = json.loads((folder / "environment.json").read_text())
-        started_in, data = about["scenario_folder"], about["data_folder"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise HsflError(f"{folder / 'environment.json'}: cannot be read; give a folder that hsfl train wrote") from None
+    started_in, data = (_started(folder, key) for key in ("scenario_folder", "data_folder"))
     scenario = read_scenario(folder / "scenario.toml", measure)
     return replace(scenario, folder=started_in and Path(started_in)), data and Path(data)
+
+
+def check_strategy(folder: Path, name: str) -> None:
+    """HsflError unless the strategy is that of the run: an object of one's own must be given again."""
+    if (before := _started(folder, "strategy")) != name:
+        raise HsflError(f"{folder}: the strategy of this run is {before!r}, not {name!r}; resume it with that one")
+
+
+def changes(given: Scenario) -> dict[str, Any]:
+    """What a scenario says about the fields that may change."""
+    return {field: value for field, value in _flat(given.raw).items() if field in MAY_CHANGE}
 
 
 def check_same(of_run: Scenario, given: Scenario, folder: Path) -> None:
@@ -44,9 +51,17 @@ def check_same(of_run: Scenario, given: Scenario, folder: Path) -> None:
     for field in sorted(before.keys() | after.keys()):
         if field not in MAY_CHANGE and before.get(field) != after.get(field):
             raise HsflError(
-                f"{folder}: {field} is {_text(before.get(field))} in this run, not {_text(after.get(field))}; resume "
-                "it as it is, or start a new run"
+                f"{folder}: {field} is {_text(before.get(field))} in this run, but {_text(after.get(field))} now; "
+                "resume it as it is, or start a new run"
             )
+
+
+def _started(folder: Path, key: str) -> Any:
+    """How the run was started."""
+    try:
+        return json.loads((folder / "environment.json").read_text())[key]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise HsflError(f"{folder / 'environment.json'}: cannot be read; give a folder that hsfl train wrote") from None
 
 
 def _text(value: Any) -> str:

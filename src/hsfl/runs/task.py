@@ -46,7 +46,7 @@ def prepare(scenario: Scenario, strategy: Strategy | None = None, data_folder: P
         if training.precision == "tf32" and device.type != "cuda":
             raise ScenarioError('training.precision = "tf32": only on CUDA; write "fp32" or "bf16"')
         problem = scenario.training_problem
-        if strategy.replans and training.constants == "measured":
+        if strategy.measures and training.constants == "measured":
             scenario.with_target(problem)  # says at once when no target is given
         seed = spec.seed if training.seed is None else training.seed
         shape = tuple(spec.model.input_shape or DEFAULT_INPUT_SHAPES.get(spec.model.name or "", ()))

@@ -42,4 +42,5 @@ class TensorBoard(Callback):
                 self.writer.add_scalar(f"drift/{tier}/{key}", value, step)
 
     def on_stop(self) -> None:
-        self.writer.close()
+        if hasattr(self, "writer"):  # nothing was written if training never began
+            self.writer.close()

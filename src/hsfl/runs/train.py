@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import signal
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import chain
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,13 @@ from safetensors.torch import save_file
 from hsfl.engine.algorithm import Algorithm, DivergedError, Strategy
 from hsfl.engine.checkpoint import Checkpoints
 from hsfl.errors import HsflError
-from hsfl.files import write_whole
+from hsfl.files import UNFINISHED, sync
 from hsfl.problem.scenario import Scenario
 from hsfl.problem.template import scenario_text
 from hsfl.runs.callback import Callback
-from hsfl.runs.folder import METRICS, PLANS, RunFolder
+from hsfl.runs.folder import METRICS, PLANS, SCENARIO, RunFolder, check_free, json_bytes
+from hsfl.runs.interrupt import InterruptedRun, stops_politely
+from hsfl.runs.resolved import check_strategy
 from hsfl.runs.run import Run
 from hsfl.runs.stopping import ended, round_limit
 from hsfl.runs.task import Prepared, prepare
@@ -34,14 +35,6 @@ from hsfl.runs.task import Prepared, prepare
 #: The most rounds between two looks at the device, so that what is shown is never old.
 _ROUNDS_AT_ONCE = 50
 _TEST_BATCH = 1000
-
-
-class InterruptedRun(KeyboardInterrupt):
-    """Training was asked to stop; the folder holds a checkpoint to resume from."""
-
-    def __init__(self, folder: Path, round_: int) -> None:
-        super().__init__(f"stopped after round {round_}; continue with hsfl train --resume {folder}")
-        self.folder, self.round = folder, round_
 
 
 def start(
@@ -52,18 +45,25 @@ def start(
     callbacks: Sequence[Callback] = (),
     data_folder: Path | None = None,
 ) -> Run:
-    """Train from the beginning into a new folder."""
-    out = out or _free_folder(scenario, strategy)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise HsflError(f"{out}: exists already; choose another --out, or continue that run with --resume {out}")
+    """Train from the beginning into a new folder, by default the next free runs/SCENARIO-STRATEGY-N."""
+    if out is not None:
+        check_free(out)
     prepared = prepare(scenario, strategy, data_folder)
-    about = _environment(prepared, scenario, data_folder)
-    folder = RunFolder.create(out, scenario_text(scenario.raw), about, prepared.labels)
-    return _Session(scenario, prepared, folder, callbacks).run(resumed=False)
+    session = _Session(scenario, prepared, callbacks)
+    records = session.begin()
+    contents = {
+        SCENARIO: scenario_text(scenario.raw).encode(),
+        "environment.json": json_bytes(_environment(prepared, scenario, data_folder)),
+    }
+    if prepared.labels is not None:
+        contents["labels.json"] = json_bytes(prepared.labels)
+    stem = f"{scenario.name}-{prepared.task.strategy.name}"
+    with closing(RunFolder.create(out, stem, contents)) as folder:
+        return session.run(folder, records)
 
 
 def resume(
-    folder: Path,
+    path: Path,
     scenario: Scenario,
     *,
     strategy: Strategy | None = None,
@@ -71,169 +71,233 @@ def resume(
     data_folder: Path | None = None,
 ) -> Run:
     """Go on with a run from its last checkpoint; `scenario` is the folder's, its stopping rules perhaps changed."""
-    writing = RunFolder(folder)
-    writing.lock()
-    prepared = prepare(scenario, strategy, data_folder)
-    write_whole(folder / "scenario.toml", scenario_text(scenario.raw).encode(), replace=True)
-    return _Session(scenario, prepared, writing, callbacks).run(resumed=True)
+    with closing(RunFolder(path)) as folder:
+        folder.lock()
+        prepared = prepare(scenario, strategy, data_folder)
+        check_strategy(path, prepared.task.strategy.name)
+        session = _Session(scenario, prepared, callbacks)
+        records: Iterable[dict[str, Any]] = ()
+        if not session.load(folder):  # it never came to a checkpoint
+            records = session.begin()
+            folder.rewind(None)
+        folder.write_scenario(scenario_text(scenario.raw))
+        return session.run(folder, records)
 
 
-@dataclass
 class _Session:
     """One process training one run."""
 
-    scenario: Scenario
-    prepared: Prepared
     folder: RunFolder
-    callbacks: Sequence[Callback]
-    evaluations: list[dict[str, Any]] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    """Per client, summed since the last evaluation."""
-    since_evaluation: int = 0
-    waiting: dict[str, Any] | None = None
-    """The last round's record: it is written once it is known whether an evaluation belongs to it."""
-    interrupted: bool = False
-    wall_s: float = 0.0
-    """Of earlier sessions."""
+    checkpoints: Checkpoints
 
-    def __post_init__(self) -> None:
-        self.training = self.scenario.spec.training
-        self.algorithm = Algorithm(self.prepared.backend, self.prepared.task)
-        self.checkpoints = Checkpoints(self.folder.path / "checkpoints", self.training.keep_checkpoints)
-        self.losses = [0.0] * self.prepared.backend.num_clients
+    def __init__(self, scenario: Scenario, prepared: Prepared, callbacks: Sequence[Callback]) -> None:
+        self.scenario, self.prepared, self.callbacks = scenario, prepared, callbacks
+        self.training = scenario.spec.training
+        self.backend = prepared.backend
+        self.algorithm = Algorithm(self.backend, prepared.task)
+        self.accuracies: list[float] = []
+        """Of the evaluations that are due every so many rounds."""
+        self.losses, self.summed = [0.0] * self.backend.num_clients, 0
+        """Per client, summed over so many rounds since the last such evaluation."""
+        self.waiting: dict[str, Any] | None = None
+        """The last round's record: it is written once it is known whether an evaluation belongs to it."""
+        self.saved = 0
+        """The round of the last checkpoint."""
+        self.interrupted = False
+        self.failed: BaseException | None = None
+        """What a callback raised."""
+        self.earlier_s, self.started = 0.0, time.perf_counter()
+        """Seconds of earlier sessions, and when this one began."""
 
-    def run(self, resumed: bool) -> Run:
-        started = time.perf_counter()
+    def begin(self) -> Iterator[dict[str, Any]]:
+        """Evaluate the initial model and make the first plan: what can be wrong shows before anything is written.
+
+        The records of the plan and of the first round, which is not trained yet.
+        """
+        self.waiting = {"round": 0, "time_s": 0.0, "bytes": self.algorithm.clock.bytes}
+        self._evaluate()
+        records = self.algorithm.advance(1)
+        return chain([next(records)], records)
+
+    def load(self, folder: RunFolder) -> bool:
+        """Take over the last checkpoint that is whole; False where none was ever written."""
+
+        def warn(text: str) -> None:
+            warnings.warn(text, stacklevel=4)
+
+        checkpoints = self._checkpoints(folder)
+        for path, tensors, state in checkpoints.whole(warn):
+            if (odd := folder.differing(state["files"])) is not None:
+                warn(f"{path}: {folder.path / odd} lacks what was in it then, so this checkpoint is left out")
+                continue
+            self.backend.load(tensors)
+            self.algorithm.restore(state)
+            self.waiting, self.losses, self.summed = state["waiting"], state["losses"], state["summed"]
+            self.earlier_s, self.saved = state["wall_s"], self.algorithm.round
+            self.accuracies = [line["accuracy"] for line in folder.rewind(state["files"]) if "accuracy" in line]
+            return True
+        if checkpoints.found():
+            raise HsflError(
+                f"{checkpoints.folder}: no checkpoint is whole, so the run cannot go on; bring one back, or train again"
+            )
+        return False
+
+    def run(self, folder: RunFolder, records: Iterable[dict[str, Any]]) -> Run:
+        """Train until something ends it; `records` are those of rounds already under way."""
+        self.folder, self.checkpoints = folder, self._checkpoints(folder)
         try:
-            if not (resumed and self._load()):
-                self.folder.rewind(-1)
-                self.waiting = {"round": 0, "time_s": 0.0, "bytes": self.algorithm.clock.bytes}
-                self._evaluate()
-            for callback in self.callbacks:
-                callback.on_start(self.folder.path, self.scenario, self.algorithm.round)
-            with _stops_politely(self._interrupt):
-                try:
-                    why = self._train(started)
-                except DivergedError:
-                    self._write_waiting()
-                    raise
-            if why is None:
-                raise InterruptedRun(self.folder.path, self.algorithm.round)
-            self._finish(why, self.wall_s + time.perf_counter() - started)
+            with stops_politely(self._interrupt):
+                self._tell("on_start", folder.path, self.scenario, self.algorithm.round)
+                if (why := self._train(records)) is not None:
+                    self._finish(why)
+        except torch.OutOfMemoryError:
+            raise HsflError(
+                f"{folder.path}: the device has not enough memory; lower training.batch_size or the clients, or train "
+                "on a larger one"
+            ) from None
         finally:
-            self.folder.close()
-            for callback in self.callbacks:
-                callback.on_stop()
-        return Run.load(self.folder.path)
+            self._write_waiting()
+            self._tell("on_stop")
+        if self.failed is not None:
+            raise self.failed
+        if why is None:
+            raise InterruptedRun(folder.path, self.algorithm.round)
+        return Run.load(folder.path)
 
-    def _train(self, started: float) -> str | None:
+    def _train(self, records: Iterable[dict[str, Any]]) -> str | None:
         """Until something ends training: why, or None if it was interrupted."""
         training, algorithm = self.training, self.algorithm
         limit = float("inf") if training.time_limit is None else training.time_limit
+        if not self.saved:
+            self._write_waiting()  # round 0
         while True:
-            why = ended(training, algorithm.round, algorithm.clock.time_s, self._accuracies())
-            if why or self.interrupted:
-                break
-            marks = [_next(algorithm.round, every) for every in (training.evaluate_every, training.checkpoint_every)]
-            stop = int(min(*marks, algorithm.round + _ROUNDS_AT_ONCE, round_limit(training)))
-            for record in algorithm.advance(stop - algorithm.round, limit, lambda: self.interrupted):
+            for record in records:
                 self._record(record)
-            if algorithm.round % training.evaluate_every == 0:
+            round_ = algorithm.round
+            if round_ % training.evaluate_every == 0 and self.waiting is not None:
                 self._evaluate()
-            if algorithm.round % training.checkpoint_every == 0:
-                self._checkpoint(started)
+                self._write_waiting()
+            why = ended(training, round_, algorithm.clock.time_s, self.accuracies)
+            stopping = why is not None or self.interrupted
+            if (stopping or round_ % training.checkpoint_every == 0) and round_ != self.saved:
+                self._checkpoint()
+            if why is not None and self.waiting is not None:
+                # Not in the checkpoint: a run that goes on from here is one that never stopped here.
+                self._evaluate()
+            if stopping:
+                self._write_waiting()
+                self.folder.flush()
+                return why
             self.folder.flush()
-        if why and self.waiting is not None and "accuracy" not in self.waiting:
-            self._evaluate()
-        self._checkpoint(started)
-        return why
+            self.folder.remove("summary.json")  # of a run that had ended and now goes on
+            marks = [_next(round_, every) for every in (training.evaluate_every, training.checkpoint_every)]
+            stop = int(min(*marks, round_ + _ROUNDS_AT_ONCE, round_limit(training)))
+            records = algorithm.advance(stop - round_, limit, lambda: self.interrupted)
 
     def _record(self, record: dict[str, Any]) -> None:
         kind = record.pop("kind")
         if kind == "plan":
             self.folder.append(PLANS, record)
-            for callback in self.callbacks:
-                callback.on_plan(record)
+            self._tell("on_plan", record)
             return
         self._write_waiting()
-        self.losses = [total + new for total, new in zip(self.losses, record.pop("losses"), strict=True)]
-        self.since_evaluation += 1
-        if not record["drift"]:
-            del record["drift"]
-        self.waiting = {k: record[k] for k in ("round", "time_s", "loss", "bytes", "drift") if k in record}
+        self.losses = [total + new for total, new in zip(self.losses, record["losses"], strict=True)]
+        self.summed += 1
+        keys = ("round", "time_s", "loss", "bytes", *(["drift"] if record["drift"] else []))
+        self.waiting = {key: record[key] for key in keys}
 
     def _evaluate(self) -> None:
         """Add an evaluation to the last round."""
-        if self.waiting is None or "accuracy" in self.waiting:
-            return
-        found = self.prepared.backend.evaluate(self.prepared.feed.test_batches(_TEST_BATCH))
+        assert self.waiting is not None
+        self._check_weights()
+        found = self.backend.evaluate(self.prepared.feed.test_batches(_TEST_BATCH))
+        if not isfinite(found["loss"]):
+            raise DivergedError(
+                f"round {self.algorithm.round}: the test loss is {found['loss']}; lower training.learning_rate"
+            )
         self.waiting |= {"accuracy": found["accuracy"], "test_loss": found["loss"]}
-        self.evaluations.append(self.waiting)
-        if self.since_evaluation:
-            self.waiting["losses"] = (np.array(self.losses) / self.since_evaluation).tolist()
-            self.losses, self.since_evaluation = [0.0] * len(self.losses), 0
-        self._write_waiting()
+        self.accuracies.append(found["accuracy"])
+        if self.summed:
+            self.waiting["losses"] = (np.array(self.losses) / self.summed).tolist()
+            self.losses, self.summed = [0.0] * len(self.losses), 0
+
+    def _check_weights(self) -> None:
+        """DivergedError, rather than a checkpoint or an evaluation that is worth nothing."""
+        names = [f"{n}.{name}" for n, layer in enumerate(self.backend.layers) for name, _ in layer.named_parameters()]
+
+        def finite(state: dict[str, torch.Tensor]) -> bool:
+            return bool(torch.stack([state[name].isfinite().all() for name in names]).all())
+
+        if finite(self.backend.global_state()):
+            return
+        clients = range(self.backend.num_clients)
+        client = next((n for n in clients if not finite(self.backend.client_state(n))), 0)
+        raise DivergedError(
+            f"round {self.algorithm.round}: the weights of client {client + 1} are not finite; lower "
+            "training.learning_rate, or check the data of that client"
+        )
 
     def _write_waiting(self) -> None:
         if self.waiting is not None:
-            self.folder.append(METRICS, self.waiting)
-            for callback in self.callbacks:
-                callback.on_round(self.waiting)
-            self.waiting = None
+            record, self.waiting = self.waiting, None
+            self.folder.append(METRICS, record)
+            self._tell("on_round", record)
 
-    def _checkpoint(self, started: float) -> None:
-        self._write_waiting()
-        self.folder.flush()
+    def _checkpoint(self) -> None:
+        self._check_weights()
+        self.folder.flush(sync=True)
         state = self.algorithm.state() | {
+            "waiting": self.waiting,
             "losses": self.losses,
-            "since_evaluation": self.since_evaluation,
-            "wall_s": self.wall_s + time.perf_counter() - started,
+            "summed": self.summed,
+            "wall_s": self._wall_s(),
+            "files": self.folder.marks(),
         }
-        self.checkpoints.write(self.algorithm.round, self.prepared.backend.save, state)
+        self.checkpoints.write(self.algorithm.round, self.backend.save, state)
+        self.saved = self.algorithm.round
 
-    def _load(self) -> bool:
-        """Take over the last checkpoint; False where there is none, so that training starts over."""
-        found = self.checkpoints.latest(lambda text: warnings.warn(text, stacklevel=1))
-        if found is None:
-            return False
-        tensors, state = found
-        self.prepared.backend.load(tensors)
-        self.algorithm.restore(state)
-        self.losses, self.since_evaluation = state["losses"], state["since_evaluation"]
-        self.wall_s = state["wall_s"]
-        metrics = self.folder.rewind(self.algorithm.round)
-        self.evaluations = [line for line in metrics if "accuracy" in line]
-        return True
+    def _checkpoints(self, folder: RunFolder) -> Checkpoints:
+        return Checkpoints(folder.path / "checkpoints", self.training.keep_checkpoints)
 
-    def _finish(self, why: str, wall_s: float) -> None:
-        backend, clock = self.prepared.backend, self.algorithm.clock
-        state = {k: v.contiguous().cpu() for k, v in backend.global_state().items()}
-        temporary = self.folder.path / ".model.safetensors"
+    def _finish(self, why: str) -> None:
+        clock, folder = self.algorithm.clock, self.folder.path
+        state = {key: value.contiguous().cpu() for key, value in self.backend.global_state().items()}
+        temporary = folder / f"{UNFINISHED}model"
         try:
             save_file(state, temporary)
-            os.replace(temporary, self.folder.path / "model.safetensors")
+            sync(temporary)
+            os.replace(temporary, folder / "model.safetensors")
         except Exception as error:
             temporary.unlink(missing_ok=True)
-            raise HsflError(f"{self.folder.path}: model.safetensors cannot be written ({error}); make room") from None
-        accuracies = self._accuracies()
+            raise HsflError(
+                f"{folder / 'model.safetensors'}: cannot be written ({error}); make room, then resume the run"
+            ) from None
+        evaluations = Run.load(folder).evaluations()
         summary = {
             "rounds": self.algorithm.round,
             "time_s": clock.time_s,
-            "accuracy": accuracies[-1],
-            "best_accuracy": max(accuracies),
-            "test_loss": self.evaluations[-1]["test_loss"],
+            "accuracy": evaluations[-1]["accuracy"],
+            "best_accuracy": max(line["accuracy"] for line in evaluations),
+            "test_loss": evaluations[-1]["test_loss"],
             "bytes": clock.bytes,
             "ended": why,
-            "wall_s": wall_s,
+            "wall_s": self._wall_s(),
             "strategy": self.prepared.task.strategy.name,
-            "seed": backend.seed,
+            "seed": self.backend.seed,
         }
         self.folder.write("summary.json", summary)
-        for callback in self.callbacks:
-            callback.on_end(summary)
+        self._tell("on_end", summary)
 
-    def _accuracies(self) -> list[float]:
-        return [line["accuracy"] for line in self.evaluations]
+    def _tell(self, event: str, *values: Any) -> None:
+        """Call the callbacks; if one fails, training stops as if interrupted, so that nothing is lost."""
+        for callback in self.callbacks:
+            try:
+                getattr(callback, event)(*values)
+            except (Exception, SystemExit) as error:
+                self.failed, self.interrupted = self.failed or error, True
+
+    def _wall_s(self) -> float:
+        return self.earlier_s + time.perf_counter() - self.started
 
     def _interrupt(self) -> None:
         self.interrupted = True
@@ -241,37 +305,6 @@ class _Session:
 
 def _next(round_: int, every: int) -> int:
     return (round_ // every + 1) * every
-
-
-@contextmanager
-def _stops_politely(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM finish the round; a second one ends at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def handle(number: int, frame: object) -> None:
-        interrupt()
-        signal.signal(number, before[signal.Signals(number)])
-
-    for number in before:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _free_folder(scenario: Scenario, strategy: Strategy | None) -> Path:
-    """runs/SCENARIO-STRATEGY-N with the first N that is free."""
-    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in scenario.name)
-    stem = f"{name}-{strategy.name if strategy else scenario.spec.training.strategy}"
-    number = 1
-    while (path := Path("runs") / f"{stem}-{number}").exists():
-        number += 1
-    return path
 
 
 def _environment(prepared: Prepared, scenario: Scenario, data_folder: Path | None) -> dict[str, Any]:
@@ -287,6 +320,7 @@ def _environment(prepared: Prepared, scenario: Scenario, data_folder: Path | Non
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
         "command": sys.argv,
+        "strategy": prepared.task.strategy.name,
         "scenario_folder": None if scenario.folder is None else str(scenario.folder.resolve()),
         "data_folder": None if data_folder is None else str(data_folder.resolve()),
     }
