@@ -66,27 +66,6 @@ def test_step_from_is_step_on_what_the_feed_gives(kind: str) -> None:
     assert one.round == len(draws)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_threads_change_nothing(precision: str) -> None:
-    """On a CPU entities share out the cores, one each; the caller's number of threads stays its own."""
-    feed, draws = resident()
-    threads, found = torch.get_num_threads(), []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            backend = make(precision=precision, dtype=torch.float64 if precision == "fp32" else torch.float32)
-            for draw in draws[:3]:
-                losses = backend.step_from(feed, draw)
-            backend.move((2, 4))
-            found.append([losses, backend.step_from(feed, draws[3]), *everything(backend).values()])
-            assert torch.get_num_threads() == count
-    finally:
-        torch.set_num_threads(threads)
-    for other in found[1:]:
-        for a, b in zip(found[0], other, strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=1e-12 if precision == "fp32" else 1e-3)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_drift_by_hand(kind: str) -> None:
     hosts = [[0, 1, 2, 3], [0, 0, 0, 1], [0, 0, 0, 0]]

@@ -286,7 +286,6 @@ class Algorithm:
         """Everything but the backend's tensors, as plain values; `restore` takes it back."""
         progress, plan = self.progress, self.progress.plan
         return {
-            "strategy": self.task.strategy.name,
             "progress": vars(progress) | {"plan": None if plan is None else [plan.cuts, plan.intervals]},
             "time_s": self.clock.time_s,
             "bits": self.clock.bits,
@@ -295,12 +294,6 @@ class Algorithm:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state; HsflError if another strategy made its plans."""
-        if state["strategy"] != self.task.strategy.name:
-            raise HsflError(
-                f"this run's strategy is {state['strategy']}, not {self.task.strategy.name}; give it again, as strategy "
-                "of hsfl.resume"
-            )
         plan = state["progress"]["plan"]
         self.progress = Progress(**state["progress"] | {"plan": plan and Plan(tuple(plan[0]), tuple(plan[1]))})
         self.clock.time_s, self.clock.bits = state["time_s"], dict(state["bits"])

@@ -7,10 +7,7 @@ not, and kernels of different entities run side by side.
 from __future__ import annotations
 
 import functools
-import os
-import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
@@ -34,32 +31,12 @@ def _streams(device: torch.device) -> list[torch.cuda.Stream]:
     return [torch.cuda.Stream(device) for _ in range(1 + _LANES)]
 
 
-def _take_one_core() -> None:
-    torch.get_num_threads()  # makes torch set the thread up, which would otherwise undo the next line later
-    torch.set_num_threads(1)
-
-
-@functools.cache
-def _workers(count: int) -> ThreadPoolExecutor:
-    """Threads that work on one entity each, on one core each: entities are too small to be spread over cores."""
-    pool = ThreadPoolExecutor(count, "hsfl", initializer=_take_one_core)
-    ready = threading.Barrier(count)
-    list(pool.map(lambda _: ready.wait(), range(count)))
-    torch.set_num_threads(count)  # each worker's call has also set what threads made later would start with
-    return pool
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_workers.cache_clear)  # a child has none of its parent's threads
-
-
 class Lanes:
-    """What the entities of a tier run on side by side: streams on a CUDA device, threads on a CPU."""
+    """What the entities of a tier run on side by side: streams while a round is recorded, else one after the other."""
 
     def __init__(self, device: torch.device, *, streams: bool = False) -> None:
-        """`streams`: for a recording; otherwise a CUDA device's work stays on the current stream."""
+        """`streams`: for a recording; otherwise all work stays on the current stream, or on the CPU."""
         self._streams = _streams(device)[1:] if streams else []
-        self._threads = torch.get_num_threads() if device.type == "cpu" else 1
         self._used: dict[int, torch.cuda.Stream] = {}
 
     def mark(self) -> Mark:
@@ -73,8 +50,6 @@ class Lanes:
     def each(self, work: Callable[[int], T], after: Sequence[Iterable[Mark]]) -> tuple[list[T], list[Mark]]:
         """`work(j)` for every entity j of a tier, each after the marks of what it depends on; results and own marks."""
         count = len(after)
-        if self._threads > 1 and count >= self._threads:
-            return list(_workers(self._threads).map(work, range(count))), [None] * count
         if not self._streams:
             return [work(j) for j in range(count)], [None] * count
         results, done = [], []

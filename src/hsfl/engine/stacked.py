@@ -126,7 +126,7 @@ class StackedBackend(Backend):
                 x = received = _joined([sent[i] for i in children[j]]).detach()
                 if tier is not self._tiers[0]:
                     received.requires_grad_()
-                with casts(self.device, self.precision):  # a thread's own matter
+                with casts(self.device, self.precision):
                     for layer in tier.entities[j]:
                         x = layer(x)
                 return _Pass(received, x)
