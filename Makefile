@@ -13,7 +13,7 @@ demo: .venv/base  ## Plan the paper's system; train a small one, planned and nai
 	$(BIN)/hsfl train mnist-mini --out out/rarely --strategy fixed --cuts 3,4 --intervals 50,50,1
 	$(BIN)/hsfl report out/planned out/always out/rarely --out out/report
 	@echo "First, the paper's system planned (out/paper.png: the time to target for all cuts). Then one model trained three ways on"
-	@echo "the same machines, two digits per sensor: cut and averaged as planned, cut in the middle and averaged after every round,"
+	@echo "the same machines, about two digits per sensor: cut and averaged as planned, cut in the middle and averaged after every round,"
 	@echo "or after every 50. Open out/report/report.html: accuracy against the time and traffic of those machines."
 
 test: .venv/dev  ## The whole test suite

@@ -28,7 +28,7 @@ def write_whole(path: Path, data: bytes, *, replace: bool) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())  # or a crash could leave the new name with nothing in it
-            os.chmod(temporary, 0o666 & ~_umask())
+            share(Path(temporary))
             os.replace(temporary, path)
         except BaseException:
             with suppress(FileNotFoundError):  # an interrupt can come after the file has its name
@@ -54,8 +54,8 @@ def sync(path: Path) -> None:
             os.close(handle)
 
 
-def _umask() -> int:
-    """What files are made without; mkstemp makes them private."""
+def share(path: Path) -> None:
+    """Give a file the usual rights: some ways to make one, such as mkstemp, make it private."""
     mask = os.umask(0)
     os.umask(mask)
-    return mask
+    os.chmod(path, 0o666 & ~mask)

@@ -58,7 +58,7 @@ BAD = {
     "a factory that fails": ([SET, "model.factory=task:broken"], "task:broken"),
     "an unknown option": (["--round", "5"], "--round"),
     "a folder for both": (["--out", "other", "--resume", "run"], "--out and --resume exclude each other"),
-    "no run to resume": (["--resume", "nothing"], "nothing: not a run"),
+    "no run to resume": (["--resume", "nothing"], "nothing: does not exist"),
     "not a run to resume": (["--resume", "."], "not a run"),
     "a file to resume": (["--resume", "tiny.toml"], "not a run"),
     "a file as folder": (["--out", "tiny.toml"], "tiny.toml: there is a file; choose another --out"),

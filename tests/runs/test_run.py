@@ -142,6 +142,12 @@ def test_a_run_that_goes_on_has_no_summary(tmp_path):
     assert (run.strategy, run.finished, run.labels) == ("fixed", False, None)
 
 
+def test_a_run_prints_in_one_line(tmp_path):
+    assert repr(Run.load(write_run(tmp_path / "r"))) == f"<Run {tmp_path / 'r'}: planned, 100 rounds>"
+    going_on = Run.load(write_run(tmp_path / "s", strategy="fixed", summary=False))
+    assert repr(going_on).endswith("fixed, 100 rounds, not ended>")
+
+
 def test_bytes_are_summed_over_all_links(tmp_path):
     run = Run.load(write_run(tmp_path / "run"))
     assert total_bytes(run.metrics[0]) == 0

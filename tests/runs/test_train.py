@@ -356,3 +356,10 @@ def test_constants_join_their_section(command, tmp_path):
     above_next = [n for n, line in enumerate(lines_) if line == "[data]"]
     comment = lines_[above_next[0] - 1]
     assert section < after.index(added[-1]) < after.index(comment)
+
+
+def test_plans_for_adam_come_with_a_warning(tiny):
+    path = tiny({"training.optimizer": "adam", "training.momentum": ABSENT})
+    scenario = hsfl.load_scenario(path, planning=False)
+    with pytest.warns(UserWarning, match="bound is one of SGD and takes adam's learning rate for a step"):
+        prepare(scenario)

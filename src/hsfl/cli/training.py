@@ -94,6 +94,8 @@ def train(
         if resume is None:
             assert scenario is not None
             loaded = api.load_scenario(scenario, overrides, planning=False)
+            if sys.stdout.isatty():  # someone waits; a log tells what was trained
+                show(f"Preparing {loaded.name}: model, data, first evaluation and plan")
             api.train(loaded, callbacks=callbacks, out=out, data=data)
             return
         if scenario is not None:
@@ -147,6 +149,12 @@ def estimate(
         from hsfl.report import tables
 
         show(*tables.constants_report(loaded.profile, loaded.system, constants))
+        step = loaded.training_problem.step
+        if constants.smoothness * step > 1:
+            show(
+                f"The step {step:g} is above 1/β = {1 / constants.smoothness:.3g}, where the bound ends: "
+                f"training takes β as {1 / step:g}, hsfl plan wants a smaller learning rate or --optimize-learning-rate."
+            )
     if write:
         write_constants(Path(scenario), constants)
         if not as_json:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.errors import HsflError
-from hsfl.files import UNFINISHED, sync, write_whole
+from hsfl.files import UNFINISHED, share, sync, write_whole
 
 
 class Checkpoints:
@@ -30,6 +30,7 @@ class Checkpoints:
         try:
             self.folder.mkdir(exist_ok=True)
             save(temporary)
+            share(temporary)
             sync(temporary)
             checksum = _checksum(temporary)
             os.replace(temporary, tensors)

@@ -257,7 +257,7 @@ class ConvergenceSection(_Section):
         examples=[2.3],
     )
     target: Positive | None = Field(
-        None, description="epsilon: the mean squared gradient norm to reach. Or give rounds."
+        None, description="epsilon: the mean squared gradient norm to reach. Or give rounds.", examples=[1.0]
     )
     rounds: Positive | None = Field(
         None,

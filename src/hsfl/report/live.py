@@ -33,7 +33,7 @@ class LiveLine(Callback):
         """Wall seconds, round and simulated seconds of the last rounds."""
         self.live = None
         if self.console.is_terminal:
-            self.live = Live(console=self.console, refresh_per_second=4, get_renderable=lambda: Text(self._line()))
+            self.live = Live(console=self.console, refresh_per_second=4, get_renderable=self._text)
 
     def on_start(self, folder: Path, scenario: Scenario, round_: int) -> None:
         training = scenario.spec.training
@@ -69,6 +69,9 @@ class LiveLine(Callback):
     def on_stop(self) -> None:
         """However training ended."""
         self._stop()
+
+    def _text(self) -> Text:
+        return Text(self._line(), no_wrap=True, overflow="ellipsis")
 
     def _line(self) -> str:
         record = self.record

@@ -28,7 +28,8 @@ MAY_CHANGE = {
 def read(folder: Path, measure: Callable[[ModelSection, Path | None], LayerProfile]) -> tuple[Scenario, Path | None]:
     """The scenario a run was started with, and the folder of its data where one was given."""
     if not (folder / "scenario.toml").is_file():
-        raise HsflError(f"{folder}: not a run (it has no scenario.toml); give a folder that hsfl train wrote")
+        problem = "not a run (it has no scenario.toml)" if folder.exists() else "does not exist"
+        raise HsflError(f"{folder}: {problem}; give a folder that hsfl train wrote")
     started_in, data = (_started(folder, key) for key in ("scenario_folder", "data_folder"))
     scenario = read_scenario(folder / "scenario.toml", measure)
     return replace(scenario, folder=started_in and Path(started_in)), data and Path(data)

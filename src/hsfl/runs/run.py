@@ -17,7 +17,7 @@ _PLAN = {"time_s": _NUMBER, "strategy": str, "rounds_predicted": _NUMBER, "const
 _WORDS = {_NUMBER: "a number", int: "a whole number", dict: "an object", list: "a list", str: "text"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """Everything in a run folder but the weights; of a run that goes on, everything up to now.
 
@@ -54,6 +54,10 @@ class Run:
         summary = _optional(folder / "summary.json", {}, {"ended": str, "strategy": str, "wall_s": _NUMBER})
         environment = _object(folder / "environment.json", {}, {"command": list})
         return cls(folder, scenario, text, environment, metrics, plans, labels, summary)
+
+    def __repr__(self) -> str:
+        rounds = self.metrics[-1]["round"] if self.metrics else 0
+        return f"<Run {self.folder}: {self.strategy}, {rounds} rounds{'' if self.finished else ', not ended'}>"
 
     @property
     def name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,12 @@ def prepare(scenario: Scenario, strategy: Strategy | None = None, data_folder: P
         if training.precision == "tf32" and device.type != "cuda":
             raise ScenarioError('training.precision = "tf32": only on CUDA; write "fp32" or "bf16"')
         problem = scenario.training_problem
+        if strategy.measures and training.optimizer in ("adam", "adamw"):
+            warnings.warn(
+                f"the convergence bound is one of SGD and takes {training.optimizer}'s learning rate for a step, so "
+                "plans may average far too rarely; compare with strategy fixed",
+                stacklevel=2,
+            )
         if strategy.measures and training.constants == "measured":
             scenario.with_target(problem)  # says at once when no target is given
         seed = spec.seed if training.seed is None else training.seed

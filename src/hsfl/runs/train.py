@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from hsfl.engine.algorithm import Algorithm, DivergedError, Strategy
 from hsfl.engine.checkpoint import Checkpoints
 from hsfl.errors import HsflError
-from hsfl.files import UNFINISHED, sync
+from hsfl.files import UNFINISHED, share, sync
 from hsfl.problem.scenario import Scenario
 from hsfl.problem.template import scenario_text
 from hsfl.runs.callback import Callback
@@ -265,6 +265,7 @@ class _Session:
         temporary = folder / f"{UNFINISHED}model"
         try:
             save_file(state, temporary)
+            share(temporary)
             sync(temporary)
             os.replace(temporary, folder / "model.safetensors")
         except Exception as error:

@@ -74,7 +74,9 @@ def make_strategy(training: TrainingSection) -> Strategy:
     given = [f for f in ("cuts", "intervals") if getattr(training, f) is not None]
     if training.strategy == "planned":
         if given:
-            raise ScenarioError(f'training.{given[0]}: only with strategy = "fixed"; remove it')
+            raise ScenarioError(
+                f'training.{given[0]}: only with strategy = "fixed" (--strategy fixed); give that or remove it'
+            )
         return Planned(training.planner, training.allow_empty_tiers)
     if training.strategy == "fixed":
         if training.cuts is None or training.intervals is None:
