@@ -9,8 +9,9 @@ import pytest
 
 from hsfl.api import measure_model
 from hsfl.errors import ScenarioError
+from hsfl.problem.draw import LINKS
 from hsfl.problem.dynamics import Conditions
-from hsfl.problem.scenario import LINKS, Scenario, scenario_from_dict
+from hsfl.problem.scenario import Scenario, scenario_from_dict
 from tests.problem.scenarios import changed
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from hsfl.errors import ScenarioError
+from hsfl.problem.draw import LINKS
 from hsfl.problem.messages import nearest
-from hsfl.problem.scenario import LINKS, Scenario
+from hsfl.problem.scenario import Scenario
 from hsfl.problem.system import System
 from hsfl.problem.units import LARGEST, SMALLEST
 
