@@ -137,6 +137,11 @@ def test_a_run_goes_on_as_it_was_begun(command, tmp_path, run, options, said, sc
     assert re.search(said, found) and str(run) in found
 
 
+def test_a_run_cannot_go_back(command, tmp_path, run):
+    found = refused(command, tmp_path, "train", "--resume", run, "--rounds", "1")
+    assert re.search(r"the run is at round \d+ already, past 1; give more rounds", found)
+
+
 def test_a_changed_scenario_file_is_noticed_and_its_stopping_rules_count(command, tmp_path, run):
     write_tiny(tmp_path, FIXED | {"training.batch_size": 3})
     said = refused(command, tmp_path, "train", "tiny.toml", "--resume", run)

@@ -130,6 +130,10 @@ class _Session:
             if (odd := folder.differing(state["files"])) is not None:
                 warn(f"{path}: {folder.path / odd} lacks what was in it then, so this checkpoint is left out")
                 continue
+            if (limit := round_limit(self.training)) < (at := state["progress"]["round"]):
+                raise HsflError(
+                    f"{folder.path}: the run is at round {at} already, past {limit}; give more rounds to go on"
+                )
             self.backend.load(tensors)
             self.algorithm.restore(state)
             self.waiting, self.losses, self.summed = state["waiting"], state["losses"], state["summed"]
