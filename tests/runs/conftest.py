@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,22 @@ def write_tiny(folder: Path, changes: Mapping[str, Any] | None = None, name: str
     return path
 
 
+def signals_as_in_a_terminal() -> None:
+    """Whoever runs the tests in the background or under nohup has them ignored, and hsfl respects that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def usual_signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    signals_as_in_a_terminal()
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture
 def tiny(tmp_path: Path) -> Write:
     return lambda changes=None, name="tiny.toml": write_tiny(tmp_path, changes, name)
@@ -170,14 +186,13 @@ def spawn(tmp_path: Path):
 
 def _run(args: list[str], folder: str, out: str, err: str, setup: str) -> None:
     """In the new process: `setup` is code that runs before the command."""
+    signals_as_in_a_terminal()
     os.chdir(folder)
     for number, path in ((1, out), (2, err)):
         target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(target, number)
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.argv = ["hsfl", *args]
     import torch
 
