@@ -19,7 +19,6 @@ synchronised weights at four points of a short training run (steps of --learning
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
 from dataclasses import replace
@@ -30,6 +29,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from hsfl.data.files import read_named
 from hsfl.models import build, chain
 from hsfl.problem.profile import LayerProfile
 
@@ -37,23 +37,26 @@ CLIENTS, BATCH, BATCHES, POINTS, BETWEEN = 20, 16, 16, 4, 100
 PROFILES = Path(__file__).parent.parent / "src/hsfl/catalog/profiles"
 
 
+SAMPLES = 10_000
+
+
+def images(name: str, data: Path) -> tuple[np.ndarray, torch.Tensor]:
+    """The first training images of a data set, from 0 to 1, and their labels."""
+    (pixels, labels), _ = read_named(name, data)
+    return pixels[:SAMPLES].astype(np.float32) / 255, torch.from_numpy(labels[:SAMPLES].astype(np.int64))
+
+
 def cifar10(data: Path) -> tuple[torch.Tensor, torch.Tensor]:
-    records = np.fromfile(data / "cifar-10-batches-bin/data_batch_1.bin", dtype=np.uint8).reshape(-1, 3073)
-    images = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32).astype(np.float32) / 255)
-    mean, std = images.mean((0, 2, 3), keepdim=True), images.std((0, 2, 3), keepdim=True)
-    return (images - mean) / std, torch.from_numpy(records[:, 0].astype(np.int64))
+    pixels, labels = images("cifar10", data)
+    inputs = torch.from_numpy(pixels)
+    mean, std = inputs.mean((0, 2, 3), keepdim=True), inputs.std((0, 2, 3), keepdim=True)
+    return (inputs - mean) / std, labels
 
 
 def mnist(data: Path, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    def idx(name: str, header: int) -> np.ndarray:
-        return np.frombuffer(gzip.decompress((data / "MNIST/raw" / name).read_bytes())[header:], dtype=np.uint8)
-
-    images = torch.from_numpy(idx("train-images-idx3-ubyte.gz", 16).reshape(-1, 1, 28, 28).astype(np.float32) / 255)
-    images = (images - 0.1307) / 0.3081
+    pixels, labels = images("mnist", data)
     pad = (size - 28) // 2
-    return functional.pad(images, (pad,) * 4)[:10000], torch.from_numpy(
-        idx("train-labels-idx1-ubyte.gz", 8).astype(np.int64)
-    )[:10000]
+    return functional.pad((torch.from_numpy(pixels) - 0.1307) / 0.3081, (pad,) * 4), labels
 
 
 def python_sources(context: int) -> tuple[torch.Tensor, torch.Tensor]:

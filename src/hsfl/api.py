@@ -20,9 +20,9 @@ from hsfl.problem.schema import ModelSection
 if TYPE_CHECKING:
     from hsfl.engine import Backend
     from hsfl.problem.problem import Constants
+    from hsfl.problem.strategy import Strategy
     from hsfl.runs.callback import Callback
     from hsfl.runs.run import Run
-    from hsfl.strategies import Strategy
 
 
 def load_scenario(
@@ -153,8 +153,8 @@ def train(
 ) -> Run:
     """Train a scenario into a run folder (default: the next free runs/NAME-STRATEGY-N) and read it back.
 
-    `strategy` is a name, such as "planned", or an object of your own (see `hsfl.strategies.Strategy`); default: the
-    scenario's. `callbacks` are subclasses of `hsfl.Callback`. `data` is a folder with data sets. Ctrl-C
+    `strategy` is a name, such as "planned", or an object of your own (see `hsfl.problem.strategy.Strategy`); default:
+    the scenario's. `callbacks` are subclasses of `hsfl.Callback`. `data` is a folder with data sets. Ctrl-C
     finishes the round, writes a checkpoint and raises KeyboardInterrupt; `hsfl.resume` goes on from there.
     """
     scenario = _loaded(scenario, planning=False)

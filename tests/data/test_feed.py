@@ -10,7 +10,15 @@ from hsfl.data import Dataset, Feed, Sampler
 from hsfl.errors import ScenarioError
 
 MEAN, STD = (0.25, 0.5), (0.5, 0.125)
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA"))]
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=pytest.mark.skipif(
+            not torch.cuda.is_available(), reason="needs a CUDA device: the feed runs inside captured rounds there"
+        ),
+    ),
+]
 
 
 def dataset() -> Dataset:
@@ -103,7 +111,9 @@ def test_only_images_are_augmented() -> None:
         Feed(data, ("crop",), "cpu")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA")
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a CUDA device: the feed runs inside captured rounds there"
+)
 @pytest.mark.parametrize("augment", [(), ("crop", "flip")])
 def test_a_cuda_graph_captures_the_feed(augment: tuple[str, ...]) -> None:
     feed = Feed(dataset(), augment, "cuda")

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import hsfl
-from hsfl.problem.notation import toml_value
+from hsfl.problem.notation import dotted, toml_value
 from hsfl.problem.scenario import CATALOG
 from hsfl.problem.schema import (
     ConvergenceSection,
@@ -118,3 +118,10 @@ def test_the_reference_lists_every_field_once():
     assert fields == expected
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 4 for line in lines if line.startswith("|"))
     assert SMALL["name"] not in fields
+
+
+def test_nested_fields_by_their_paths():
+    raw = {"seed": 1, "tiers": [{"name": "device", "compute": {"uniform": [1, 2]}}, {"entities": 3}], "data": {}}
+    assert dotted(raw) == {"seed": 1, "tiers.device.name": "device", "tiers.device.compute.uniform": [1, 2]} | {
+        "tiers.2.entities": 3
+    }

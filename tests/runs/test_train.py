@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+import tomllib
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -363,3 +364,13 @@ def test_plans_for_adam_come_with_a_warning(tiny):
     scenario = hsfl.load_scenario(path, planning=False)
     with pytest.warns(UserWarning, match="bound is one of SGD and takes adam's learning rate for a step"):
         prepare(scenario)
+
+
+def test_constants_go_into_a_scenario_without_a_section_for_them(tmp_path):
+    path = tmp_path / "bare.toml"
+    path.write_text('name = "bare"  # mine\n\n[model]\nname = "lenet5"\n')
+    found = hsfl.load_scenario("mnist-mini").problem.constants
+    write_constants(path, replace(found, gradient_second_moment=found.gradient_variance))
+    raw = tomllib.loads(path.read_text())
+    assert raw["convergence"]["smoothness"] == found.smoothness and raw["model"] == {"name": "lenet5"}
+    assert "# mine" in path.read_text()

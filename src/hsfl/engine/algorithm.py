@@ -20,24 +20,13 @@ from hsfl.engine.estimate import Estimate, probe
 from hsfl.errors import HsflError, InfeasibleError, ScenarioError
 from hsfl.problem.plan import Plan, make_plan
 from hsfl.problem.problem import Constants, Problem
+from hsfl.problem.strategy import Strategy
 from hsfl.problem.system import System
 from hsfl.theory.convergence import predicted_drift, rounds_needed, whole_rounds
 from hsfl.theory.latency import fits_memory
 
 #: Rounds whose mini-batches are drawn at once.
 _DRAWN_AT_ONCE = 64
-
-
-class Strategy(Protocol):
-    """Proposes plans; hsfl.strategies has them."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def replans(self) -> bool: ...
-    @property
-    def measures(self) -> bool: ...
-    def propose(self, problem: Problem, current: Plan | None, round_: int) -> Plan: ...
 
 
 class Sampler(Protocol):

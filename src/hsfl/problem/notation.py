@@ -1,4 +1,4 @@
-"""Values as TOML writes them."""
+"""How fields and values are written: values as TOML has them, nested fields by their paths."""
 
 from __future__ import annotations
 
@@ -19,3 +19,17 @@ def toml_value(value: Any) -> str:
     if isinstance(value, date | time):
         return value.isoformat()
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def dotted(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested fields by their paths, as in {"tiers.device.uplink": "20 Mbps"}; entries of a list by name or from 1."""
+    found: dict[str, Any] = {}
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            found |= dotted(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+            for number, item in enumerate(value, start=1):
+                found |= dotted(item, f"{prefix}{key}.{item.get('name', number)}.")
+        else:
+            found[prefix + key] = value
+    return found

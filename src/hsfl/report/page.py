@@ -11,6 +11,7 @@ from html import escape
 from itertools import pairwise
 from typing import Any
 
+from hsfl.problem.notation import dotted
 from hsfl.problem.plan import NEVER
 from hsfl.problem.units import format_bits, format_seconds
 from hsfl.runs.run import Run, total_bytes
@@ -175,21 +176,8 @@ def _plan_sentence(run: Run) -> str:
 
 def differences(runs: Sequence[Run]) -> list[str]:
     """The scenario fields in which the runs differ, by their dotted names."""
-    flat = [_flat(run.scenario) for run in runs]
+    flat = [dotted(run.scenario) for run in runs]
     return [name for name in dict.fromkeys(n for f in flat for n in f) if len({repr(f.get(name)) for f in flat}) > 1]
-
-
-def _flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in section.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{key}.")
-        elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-            for i, item in enumerate(value, 1):
-                found |= _flat(item, f"{prefix}{key}.{item.get('name', i)}.")
-        else:
-            found[prefix + key] = value
-    return found
 
 
 def _figure(picture: Picture) -> str:

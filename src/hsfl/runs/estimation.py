@@ -63,7 +63,7 @@ def write_constants(path: Path, constants: Constants) -> None:
     path = path.resolve()  # a link stays one
     text = path.read_bytes().decode("utf-8-sig")
     document: Any = tomlkit.parse(text)
-    section = document["convergence"]
+    section = document.setdefault("convergence", tomlkit.table())
     # Comments at the end of a section are the next one's, so new fields go before them.
     body: list[Any] = section.value.body
     comments: list[Any] = []

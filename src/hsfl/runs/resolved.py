@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hsfl.errors import HsflError
+from hsfl.problem.notation import dotted
 from hsfl.problem.profile import LayerProfile
 from hsfl.problem.scenario import Scenario, read_scenario
 from hsfl.problem.schema import ModelSection
@@ -43,12 +44,12 @@ def check_strategy(folder: Path, name: str) -> None:
 
 def changes(given: Scenario) -> dict[str, Any]:
     """What a scenario says about the fields that may change."""
-    return {field: value for field, value in _flat(given.raw).items() if field in MAY_CHANGE}
+    return {field: value for field, value in dotted(given.raw).items() if field in MAY_CHANGE}
 
 
 def check_same(of_run: Scenario, given: Scenario, folder: Path) -> None:
     """HsflError unless a scenario is that of the run, but for what may change."""
-    before, after = _flat(of_run.raw), _flat(given.raw)
+    before, after = dotted(of_run.raw), dotted(given.raw)
     for field in sorted(before.keys() | after.keys()):
         if field not in MAY_CHANGE and before.get(field) != after.get(field):
             raise HsflError(
@@ -67,16 +68,3 @@ def _started(folder: Path, key: str) -> Any:
 
 def _text(value: Any) -> str:
     return "not set" if value is None else repr(value)
-
-
-def _flat(raw: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in raw.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{key}.")
-        elif key == "tiers":
-            for number, tier in enumerate(value, start=1):
-                found |= _flat(tier, f"tiers.{tier.get('name', number)}.")
-        else:
-            found[prefix + key] = value
-    return found

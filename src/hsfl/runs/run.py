@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.errors import HsflError
+from hsfl.problem.notation import dotted
 
 _NUMBER = (int, float)
 _METRIC = {"loss": _NUMBER, "accuracy": _NUMBER, "test_loss": _NUMBER, "bytes": dict, "losses": list, "drift": dict}
@@ -86,7 +87,7 @@ class Run:
 
         Nested keys are dotted ("bytes.device.up", "drift.device.measured"), and what a line does not have is None.
         """
-        rows = [_flat(line) for line in self.metrics]
+        rows = [dotted(line) for line in self.metrics]
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: [row.get(name) for row in rows] for name in names}
 
@@ -98,16 +99,6 @@ class Run:
 def total_bytes(line: Mapping[str, Any]) -> int:
     """All bytes sent up to a line of the metrics, over all links of all tiers."""
     return sum((line.get("bytes") or {}).values())
-
-
-def _flat(line: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for key, value in line.items():
-        if isinstance(value, dict):
-            row |= _flat(value, f"{prefix}{key}.")
-        else:
-            row[prefix + key] = value
-    return row
 
 
 def _read(path: Path) -> bytes:

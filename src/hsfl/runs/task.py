@@ -13,11 +13,12 @@ from torch import nn
 from hsfl import data, models
 from hsfl.data.partition import label_counts, partition
 from hsfl.engine import BACKENDS, Backend
-from hsfl.engine.algorithm import Strategy, Task
+from hsfl.engine.algorithm import Task
 from hsfl.errors import HsflError, ScenarioError
 from hsfl.problem.dynamics import Conditions
 from hsfl.problem.problem import Problem
 from hsfl.problem.scenario import DEFAULT_INPUT_SHAPES, Scenario
+from hsfl.problem.strategy import Strategy
 from hsfl.strategies import make_strategy
 
 

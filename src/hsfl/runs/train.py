@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from hsfl.engine.algorithm import Algorithm, DivergedError, Strategy
+from hsfl.engine.algorithm import Algorithm, DivergedError
 from hsfl.engine.checkpoint import Checkpoints
 from hsfl.errors import HsflError
 from hsfl.files import UNFINISHED, share, sync
 from hsfl.problem.scenario import Scenario
+from hsfl.problem.strategy import Strategy
 from hsfl.problem.template import scenario_text
 from hsfl.runs.callback import Callback
 from hsfl.runs.folder import METRICS, PLANS, SCENARIO, RunFolder, check_free, json_bytes

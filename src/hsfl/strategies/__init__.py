@@ -4,6 +4,6 @@ A strategy is given the problem as it stands (the machines of the moment, the co
 the round. It keeps no state, so that a run can be resumed: what it draws, it draws from its seed and the round.
 """
 
-from hsfl.strategies.base import Fixed, Planned, Strategy, make_strategy
+from hsfl.strategies.base import Fixed, Planned, make_strategy
 
-__all__ = ["Fixed", "Planned", "Strategy", "make_strategy"]
+__all__ = ["Fixed", "Planned", "make_strategy"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from hsfl.errors import ScenarioError
 from hsfl.planner.solve import METHODS, solve
@@ -12,29 +11,9 @@ from hsfl.problem.messages import nearest
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.schema import TrainingSection
+from hsfl.problem.strategy import Strategy
 
 NAMES = ("planned", "fixed")
-
-
-class Strategy(Protocol):
-    """What the algorithm asks for plans."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def replans(self) -> bool:
-        """Whether it wants to be asked again once every tier has been averaged."""
-        ...
-
-    @property
-    def measures(self) -> bool:
-        """Whether the constants are to be measured before it is asked (which takes time), and a target given."""
-        ...
-
-    def propose(self, problem: Problem, current: Plan | None, round_: int) -> Plan:
-        """The plan for the rounds after `round_` (0 at the start); InfeasibleError if there is none."""
-        ...
 
 
 @dataclass(frozen=True)

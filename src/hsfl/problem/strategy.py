@@ -1,0 +1,29 @@
+"""What training asks for plans; hsfl.strategies has some, and any object of this form will do."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from hsfl.problem.plan import Plan
+from hsfl.problem.problem import Problem
+
+
+class Strategy(Protocol):
+    """Proposes plans while training. It keeps no state, so that a run can be resumed."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def replans(self) -> bool:
+        """Whether it wants to be asked again once every tier has been averaged."""
+        ...
+
+    @property
+    def measures(self) -> bool:
+        """Whether the constants are to be measured before it is asked (which takes time), and a target given."""
+        ...
+
+    def propose(self, problem: Problem, current: Plan | None, round_: int) -> Plan:
+        """The plan for the rounds after `round_` (0 at the start); InfeasibleError if there is none."""
+        ...
