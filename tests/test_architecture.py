@@ -18,7 +18,7 @@ ALLOWED = {
     "problem": {"errors"},
     "theory": {"errors", "problem"},
     "planner": {"errors", "problem", "theory"},
-    "strategies": {"errors", "problem", "planner"},
+    "strategies": {"errors", "factory", "problem", "planner"},
     "models": {"errors", "factory", "problem"},
     "data": {"errors", "files", "factory", "problem"},
     "engine": {"errors", "files", "problem", "theory"},

@@ -175,7 +175,7 @@ def test_own_model_trains_from_the_command(tmp_path: Path) -> None:
     """The scenario is found beside its module from any folder, and the planner knows the model."""
     run("-m", "hsfl", "train", EXAMPLES / "own_model.toml", "--out", "planned", cwd=tmp_path)
     found = hsfl.Run.load(tmp_path / "planned")
-    assert found.finished and found.strategy == "planned"
+    assert found.finished and found.strategy == "HSFL"
     assert found.evaluations()[-1]["accuracy"] > 0.6
 
 

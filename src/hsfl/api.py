@@ -153,7 +153,7 @@ def train(
 ) -> Run:
     """Train a scenario into a run folder (default: the next free runs/NAME-STRATEGY-N) and read it back.
 
-    `strategy` is a name, such as "planned", or an object of your own (see `hsfl.problem.strategy.Strategy`); default:
+    `strategy` is a name, such as "HSFL", or an object of your own (see `hsfl.problem.strategy.Strategy`); default:
     the scenario's. `callbacks` are subclasses of `hsfl.Callback`. `data` is a folder with data sets. Ctrl-C
     finishes the round, writes a checkpoint and raises KeyboardInterrupt; `hsfl.resume` goes on from there.
     """

@@ -13,7 +13,7 @@ from hsfl.engine.algorithm import Algorithm
 from hsfl.engine.estimate import Estimate, Measurement, probe
 from hsfl.problem.plan import Plan
 from hsfl.runs.task import prepare
-from hsfl.strategies import Fixed
+from hsfl.strategies import Named
 from hsfl.theory.convergence import bound
 from tests.engine.task import CLIENTS, Given, algorithm, layers, small_problem
 
@@ -120,11 +120,11 @@ def test_theorem_1_holds_with_measured_constants(iid: bool, intervals: tuple[int
 
 
 @dataclass(frozen=True)
-class Measured(Fixed):
+class Measured(Named):
     """One plan throughout, but with the constants measured as for a planned one."""
 
-    replans: bool = True
-    measures: bool = True
+    replans = True
+    measures = True
 
 
 @pytest.mark.parametrize("partition", ["iid", "shards"])
@@ -132,7 +132,7 @@ class Measured(Fixed):
 def test_the_refined_model_predicts_the_drift_on_mnist_mini(partition: str, interval: int) -> None:
     """Within a factor of 4 of what is measured before every average, once training has left its first plateau."""
     scenario = hsfl.load_scenario("mnist-mini", {"data.partition": partition}, planning=False)
-    prepared = prepare(scenario, Measured((1, 3), (interval, interval, 1)))
+    prepared = prepare(scenario, Measured("measured", (interval, interval, 1), (1, 3)))
     drifts = [
         seen
         for record in Algorithm(prepared.backend, prepared.task).advance(250)

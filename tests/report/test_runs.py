@@ -131,7 +131,7 @@ def test_the_table_holds_the_numbers_of_the_data(three):
     table = [dict(zip(header, row, strict=True)) for row in rows]
     assert table[0] == {
         "run": "planned",
-        "strategy": "planned",
+        "strategy": "HSFL",
         "rounds": "100",
         "simulated time": "1 min 40 s",
         "final accuracy": "90.00 %",

@@ -13,7 +13,7 @@ import torch
 import hsfl
 from hsfl import models
 from hsfl.files import write_whole
-from hsfl.strategies import Fixed
+from hsfl.strategies import Named
 from tests.problem.command import contents
 from tests.problem.scenarios import ABSENT
 from tests.runs.conftest import FIXED, rounds_of, write_tiny
@@ -21,7 +21,7 @@ from tests.runs.conftest import FIXED, rounds_of, write_tiny
 SET = "--set"
 FIX = ("--strategy", "fixed", "--intervals", "2,4,1")
 BAD = {
-    "unknown strategy": (["--strategy", "planed"], r"training.strategy = 'planed': no such strategy \(did you mean pl"),
+    "unknown strategy": (["--strategy", "HFSL"], r"training.strategy = 'HFSL': no such strategy \(did you mean HSFL"),
     "too few cuts": ([*FIX, "--cuts", "1"], r"cuts.*\[1\].* 2 "),
     "too many intervals": (["--strategy", "fixed", "--cuts", "1,2", "--intervals", "1,1,1,1"], "intervals.* 3 "),
     "cuts that fall": ([*FIX, "--cuts", "3,1"], "cuts"),
@@ -29,7 +29,10 @@ BAD = {
     "cuts that are no numbers": ([*FIX, "--cuts", "1,x"], "--cuts 1,x: write whole numbers"),
     "fixed without cuts": (FIX, "training.cuts is missing"),
     "fixed without intervals": (["--strategy", "fixed", "--cuts", "1,2"], "training.intervals is missing"),
-    "cuts for the planner": (["--cuts", "1,2"], 'training.cuts: only with strategy = "fixed"'),
+    "cuts for a random strategy": (
+        ["--strategy", "rma+rms", "--cuts", "1,2"],
+        "training.cuts: .* chooses its own cuts",
+    ),
     "no such data": ([SET, "data.name=mnist"], "hsfl data get mnist"),
     "unknown data": ([SET, "data.name=mnits"], "data.name"),
     "no CUDA": (["--device", "cuda"], "training.device = 'cuda': there is no CUDA here"),
@@ -128,7 +131,7 @@ def test_an_existing_run_is_not_overwritten(command, tmp_path, run):
         ([SET, "training.learning_rate=0.5"], "training.learning_rate is 0.05 in this run, but 0.5 now"),
         ([SET, "tiers.device.uplink=1 Mbps"], "tiers.device.uplink.* in this run, but '1 Mbps' now"),
         (["--cuts", "1,2"], r"training.cuts is \[1, 3\] in this run, but \[1, 2\] now"),
-        (["--strategy", "planned"], "training.(cuts|strategy) is .+ in this run, but .+ now"),
+        (["--strategy", "hsfl"], "training.(cuts|strategy) is .+ in this run, but .+ now"),
     ],
 )
 @pytest.mark.parametrize("scenario", [[], ["tiny.toml"]], ids=["the run's", "a file"])
@@ -165,7 +168,7 @@ def test_a_run_in_use_is_left_alone(command, spawn, tiny, tmp_path):
 def test_a_refused_resume_frees_the_run(command, tmp_path, run):
     """Also while Python still holds the error, as a notebook does."""
     with pytest.raises(hsfl.HsflError) as kept:
-        hsfl.resume(run, data=tmp_path, strategy=Fixed([1, 3], [2, 4, 1], name="mine"))
+        hsfl.resume(run, data=tmp_path, strategy=Named("mine", [2, 4, 1], [1, 3]))
     assert "the strategy of this run is 'fixed', not 'mine'" in str(kept.value)
     assert hsfl.resume(run).finished
 

@@ -54,7 +54,7 @@ LAYERS = 11
 def write_run(
     folder: Path,
     *,
-    strategy: str = "planned",
+    strategy: str = "HSFL",
     rounds: int = 100,
     speed: float = 1.0,
     accuracy: float = 0.9,
@@ -115,7 +115,7 @@ def plan(i: int, after: int, speed: float, strategy: str) -> dict[str, Any]:
     return made | {
         "layers": LAYERS,
         "rounds_predicted": 1400,
-        "constants": constants if strategy == "planned" else None,
+        "constants": constants if strategy == "HSFL" else None,
         "kept": kept,
     }
 
@@ -126,7 +126,7 @@ def _write(path: Path, value: object) -> None:
 
 def test_everything_in_the_folder_is_read(tmp_path):
     run = Run.load(write_run(tmp_path / "first"))
-    assert (run.name, run.strategy, run.finished) == ("first", "planned", True)
+    assert (run.name, run.strategy, run.finished) == ("first", "HSFL", True)
     assert run.scenario["tiers"][1] == {"name": "edge", "entities": 2, "compute": "5 TFLOPS"}
     assert run.scenario_text == (tmp_path / "first" / "scenario.toml").read_text()
     assert run.environment["threads"] == 2
@@ -143,7 +143,7 @@ def test_a_run_that_goes_on_has_no_summary(tmp_path):
 
 
 def test_a_run_prints_in_one_line(tmp_path):
-    assert repr(Run.load(write_run(tmp_path / "r"))) == f"<Run {tmp_path / 'r'}: planned, 100 rounds>"
+    assert repr(Run.load(write_run(tmp_path / "r"))) == f"<Run {tmp_path / 'r'}: HSFL, 100 rounds>"
     going_on = Run.load(write_run(tmp_path / "s", strategy="fixed", summary=False))
     assert repr(going_on).endswith("fixed, 100 rounds, not ended>")
 

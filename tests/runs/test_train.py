@@ -23,7 +23,7 @@ from hsfl.report.live import LiveLine
 from hsfl.runs.estimation import write_constants
 from hsfl.runs.stopping import ended, is_converged, round_limit
 from hsfl.runs.task import prepare
-from hsfl.strategies import Planned
+from hsfl.strategies import Named
 from hsfl.theory.latency import aggregation_latency, split_latency
 from tests.problem.scenarios import ABSENT
 from tests.runs.conftest import FIXED, results, write_tiny
@@ -69,7 +69,7 @@ def test_everything_is_in_the_folder_and_is_what_it_says(command, tmp_path):
         assert after["time_s"] > before["time_s"]
         assert all(after["bytes"][link] >= count for link, count in before["bytes"].items())
         assert after["bytes"]["sensor.up"] > before["bytes"]["sensor.up"]
-    assert plans[0]["round"] == 0 and plans[0]["strategy"] == "planned"
+    assert plans[0]["round"] == 0 and plans[0]["strategy"] == "HSFL"
     labels = json.loads((run / "labels.json").read_text())
     assert np.array(labels["counts"]).shape == (4, 10) and np.array(labels["counts"]).sum() <= 10000
     summary = json.loads((run / "summary.json").read_text())
@@ -251,13 +251,13 @@ def test_a_trace_changes_the_simulated_time(tiny, tmp_path):
 def test_a_new_plan_sees_the_machines_of_the_moment(tiny, tmp_path):
     asked = []
 
-    class Listens(Planned):
+    class Listens(Named):
         def propose(self, problem, current, round_):
             asked.append((round_, problem.system.tiers[0].uplink_bps.tolist()))
             return super().propose(problem, current, round_)
 
     scenario = hsfl.load_scenario(tiny({"training.rounds": 9}), planning=False)
-    run = hsfl.train(scenario, strategy=Listens(), out=tmp_path / "run")
+    run = hsfl.train(scenario, strategy=Listens("HSFL", "planned", "planned"), out=tmp_path / "run")
     assert [round_ for round_, _ in asked] == [plan["round"] for plan in run.plans] and len(asked) > 1
     for round_, uplinks in asked:
         assert uplinks == scenario.system_in(round_ // 3).tiers[0].uplink_bps.tolist()
@@ -279,7 +279,7 @@ def test_a_log_has_one_line_per_evaluation_however_long(command, tiny, monkeypat
     )
     assert len(rounds[2]) > 80
     known = (
-        "Training: tiny, strategy planned, into run",
+        "Training: tiny, strategy HSFL, into run",
         "round ",
         "  plan after round ",
         "Ended by rounds",

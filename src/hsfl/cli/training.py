@@ -42,12 +42,19 @@ def train(
     until_converged: Annotated[
         bool, typer.Option("--until-converged", help="Train until the test accuracy stops gaining.")
     ] = False,
-    strategy: Annotated[str | None, typer.Option(help="Who chooses cuts and intervals: planned or fixed.")] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            help="Who chooses cuts and intervals: HSFL (planned), fixed, RMA+MS, MA+RMS, RMA+RMS, DAMA+RMS, RMA+AMS, "
+            "PSL, or your own package.module:Class."
+        ),
+    ] = None,
     cuts: Annotated[
-        str | None, typer.Option(metavar="4,7", help="With --strategy fixed: after which layers to cut.")
+        str | None, typer.Option(metavar="4,7", help="With --strategy fixed, PSL or HSFL: after which layers to cut.")
     ] = None,
     intervals: Annotated[
-        str | None, typer.Option(metavar="5,6,1", help="With --strategy fixed: rounds between averages, per tier.")
+        str | None,
+        typer.Option(metavar="5,6,1", help="With --strategy fixed or HSFL: rounds between averages, per tier."),
     ] = None,
     backend: Annotated[str | None, typer.Option(help="stacked (fast) or reference (reads like the paper).")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = None,

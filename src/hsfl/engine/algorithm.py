@@ -98,6 +98,7 @@ class Algorithm:
         tiers = task.problem.system.num_tiers
         self.progress = Progress(interval_since=[0] * tiers, averaged=[0] * tiers)
         self._draws: tuple[int, torch.Tensor] | None = None
+        self._averages: Callable[[Plan, int, int], bool] = getattr(task.strategy, "averages", _every_interval)
 
     @property
     def round(self) -> int:
@@ -132,7 +133,7 @@ class Algorithm:
         self.clock.split(plan.cuts)
         drift = {}
         for m, tier in enumerate(self.clock.problem.system.tiers):
-            if tier.entities > 1 and (progress.round - progress.interval_since[m]) % plan.intervals[m] == 0:
+            if tier.entities > 1 and self._averages(plan, m, progress.round - progress.interval_since[m]):
                 drift[m] = (progress.round - progress.averaged[m], progress.averaged[m], backend.drift(m))
                 backend.average(m)
                 self.clock.average(plan.cuts, m)
@@ -289,6 +290,10 @@ class Algorithm:
         self.estimate = Estimate(**state["estimate"])
         self.problem = replace(self.task.problem, constants=constants_from_dict(state["constants"]))
         self._draws = None
+
+
+def _every_interval(plan: Plan, tier: int, rounds: int) -> bool:
+    return rounds % plan.intervals[tier] == 0
 
 
 def constants_to_dict(constants: Constants) -> dict[str, Any]:

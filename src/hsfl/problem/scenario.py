@@ -59,9 +59,10 @@ class Scenario:
         return self.spec.name
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Scenario:
-        """The scenario with fields replaced, by path: {"tiers.device.uplink": "20 Mbps"}."""
+        """The scenario with fields replaced, by path: {"tiers.device.uplink": "20 Mbps"}; None removes a field."""
         raw = copy.deepcopy(dict(self.raw))
-        for path, value in overrides.items():
+        strategy_first = sorted(overrides.items(), key=lambda item: item[0] != "training.strategy")
+        for path, value in strategy_first:
             _override(raw, path, value, self.source)
         return scenario_from_dict(raw, self.source, self.folder, self.measure)
 
@@ -307,8 +308,11 @@ def _override(raw: dict[str, Any], path: str, value: Any, source: str) -> None:
             raise ScenarioError(f"{source}: {path}: {section} is a value, not a section; shorten the path")
     if not isinstance(node, dict):
         raise ScenarioError(f"{source}: {path}: name a tier and a field, such as tiers.device.uplink")
-    if path == "training.strategy" and value != "fixed":
-        for other in ("cuts", "intervals"):  # they belong to a fixed one
+    if value is None:
+        node.pop(keys[-1], None)
+        return
+    if path == "training.strategy":
+        for other in ("cuts", "intervals"):  # they belong to the one that was there
             node.pop(other, None)
     group = _ALTERNATIVES.get(keys[0], []) if len(keys) == 2 else []
     if any(keys[-1] in names for names in group):

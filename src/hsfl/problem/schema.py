@@ -112,29 +112,38 @@ class TrainingSection(_Section):
         50, ge=1, le=10**9, description="Rounds between evaluations of the averaged model on the test data."
     )
     strategy: str = Field(
-        "planned",
-        description="Who chooses cuts and intervals: planned (the planner, again whenever every tier has been "
-        "averaged), or fixed (with cuts and intervals).",
+        "HSFL",
+        description="Who chooses cuts and intervals: HSFL (the planner, again whenever every tier has been averaged), "
+        "fixed (cuts and intervals as given), one of the paper's benchmarks (RMA+MS, MA+RMS, RMA+RMS, DAMA+RMS, "
+        'RMA+AMS, PSL), or your own: "package.module:Class".',
+    )
+    strategy_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
+        None,
+        description="Seed of what a strategy draws at random, apart from what training draws; default: training's.",
+        examples=[1],
     )
     cuts: list[int] | None = Field(
         None,
-        description="With strategy = fixed: M-1 counts of layers, after which the model is cut.",
+        description="With strategy = fixed and PSL: M-1 counts of layers, after which the model is cut. With HSFL: "
+        "keep these and plan the intervals only.",
         examples=[[1, 3]],
     )
     intervals: list[int] | None = Field(
         None,
-        description="With strategy = fixed: M intervals in rounds, one per tier; 1 for a tier with one machine.",
+        description="With strategy = fixed: M intervals in rounds, one per tier; 1 for a tier with one machine. With "
+        "HSFL: keep these and plan the cuts only.",
         examples=[[10, 5, 1]],
     )
     planner: Literal["exact", "bcd"] = Field(
-        "exact", description="With strategy = planned: exact (the proven optimum) or bcd (the paper's Algorithm 2)."
+        "exact",
+        description="With strategy = HSFL: exact (the proven optimum) or bcd (the paper's Algorithm 2).",
     )
     allow_empty_tiers: bool = Field(False, description="A planned tier above the devices may only relay.")
     replan_every: int = Field(
         100,
         ge=0,
         le=10**9,
-        description="With strategy = planned: the fewest rounds from one plan to the next; 0 keeps the first plan.",
+        description="The fewest rounds from one plan to the next; 0 keeps the first plan.",
     )
     constants: Literal["measured", "scenario"] = Field(
         "measured",

@@ -9,7 +9,11 @@ from hsfl.problem.problem import Problem
 
 
 class Strategy(Protocol):
-    """Proposes plans while training. It keeps no state, so that a run can be resumed."""
+    """Proposes plans while training. It keeps no state, so that a run can be resumed.
+
+    One that averages tiers otherwise than every I_m rounds also has `averages(plan, tier, rounds)`: whether a tier
+    (counted from 0) is averaged after so many rounds since its interval last changed.
+    """
 
     @property
     def name(self) -> str: ...

@@ -16,7 +16,7 @@ from hsfl.files import write_whole
 from hsfl.problem.problem import Constants
 from hsfl.problem.scenario import Scenario
 from hsfl.runs.task import prepare
-from hsfl.strategies import Fixed
+from hsfl.strategies import fixed
 
 POINTS = 3
 _PER_LAYER = ("gradient_variance", "gradient_second_moment", "gradient_dissimilarity")
@@ -25,7 +25,7 @@ _PER_LAYER = ("gradient_variance", "gradient_second_moment", "gradient_dissimila
 def measure_constants(scenario: Scenario, rounds: int, batches: int, data_folder: Path | None) -> Constants:
     """The largest of what is found at the start, in the middle and at the end of a short synchronised training."""
     tiers = len(scenario.spec.tiers)
-    prepared = prepare(scenario, Fixed(range(1, tiers), [1] * tiers), data_folder)
+    prepared = prepare(scenario, fixed(range(1, tiers), [1] * tiers), data_folder)
     # Probes need no machines, so memory limits do not matter here.
     free = replace(prepared.task.problem, system=prepared.task.problem.system.without_memory_limits())
     task = replace(prepared.task, problem=free, conditions=lambda round_, time_s: free.system)

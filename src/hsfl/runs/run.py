@@ -68,7 +68,7 @@ class Run:
     def strategy(self) -> str:
         """Who chose cuts and intervals."""
         training = self.scenario.get("training", {})
-        return str((self.summary or {}).get("strategy") or training.get("strategy") or "planned")
+        return str((self.summary or {}).get("strategy") or training.get("strategy") or "HSFL")
 
     @property
     def finished(self) -> bool:

@@ -43,7 +43,7 @@ def prepare(scenario: Scenario, strategy: Strategy | None = None, data_folder: P
             "--set data.name=mnist-mini"
         )
     try:
-        strategy = strategy or make_strategy(training)
+        strategy = strategy or make_strategy(scenario)
         device = choose_device(training.device)
         if training.precision == "tf32" and device.type != "cuda":
             raise ScenarioError('training.precision = "tf32": only on CUDA; write "fp32" or "bf16"')

@@ -58,7 +58,7 @@ def start(
     }
     if prepared.labels is not None:
         contents["labels.json"] = json_bytes(prepared.labels)
-    stem = f"{scenario.name}-{prepared.task.strategy.name}"
+    stem = f"{scenario.name}-{prepared.task.strategy.name.lower()}"
     with closing(RunFolder.create(out, stem, contents)) as folder:
         return session.run(folder, records)
 

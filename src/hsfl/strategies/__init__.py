@@ -1,9 +1,11 @@
 """Who chooses cuts and intervals while training: small objects that propose a plan whenever they are asked.
 
-A strategy is given the problem as it stands (the machines of the moment, the constants as known), the plan in force and
-the round. It keeps no state, so that a run can be resumed: what it draws, it draws from its seed and the round.
+A strategy is given the problem as it stands (the machines of the moment, the profile, the constants as known), the plan
+in force and the round. It keeps no state, so that a run can be resumed: what it draws, it draws from its seed and the
+round. `hsfl.problem.strategy.Strategy` says what one has to have.
 """
 
-from hsfl.strategies.base import Fixed, Planned, make_strategy
+from hsfl.strategies.make import NAMES, fixed, hsfl, make_strategy
+from hsfl.strategies.named import Named
 
-__all__ = ["Fixed", "Planned", "make_strategy"]
+__all__ = ["NAMES", "Named", "fixed", "hsfl", "make_strategy"]

@@ -1,0 +1,125 @@
+"""The strategies of the paper's experiments: each a way to choose intervals and a way to choose cuts.
+
+| name     | intervals                                | cuts                                        |
+|----------|------------------------------------------|---------------------------------------------|
+| HSFL     | planned, together with the cuts          | planned, together with the intervals        |
+| RMA+MS   | random                                   | planned for them                            |
+| MA+RMS   | planned for the cuts                     | random                                      |
+| RMA+RMS  | random                                   | random                                      |
+| DAMA+RMS | depth-aware                              | random                                      |
+| RMA+AMS  | random                                   | fastest round                               |
+| PSL      | never averaged                           | given                                       |
+| fixed    | given                                    | given                                       |
+
+MA and MS are the model aggregation and model splitting of the paper; R is random, DA depth-aware, A adaptive.
+
+- Planned: the planner's optimum for the machines of the moment and the constants as measured. HSFL keeps cuts or
+  intervals that are given and plans the rest (the paper's ablations). Where random intervals keep every cut vector
+  from the target, RMA+MS takes the best cuts for the target doubled as often as it takes.
+- Random: every interval uniform in 1..25, cuts distinct and uniform in 3..14 of VGG-16's 16 layers (3..L-2 in
+  general), as far as memories allow, drawn anew at every plan from a seed of their own.
+- Depth-aware (DAMA) adapts AiFed (You et al., 2023), where shallow layers upload in every round and deep layers only
+  in the last D of every P rounds (P = 10, D = 8 for CIFAR-10). Here, synchronously and by tier: the devices' tier is
+  averaged in every round, deeper tiers in the last 8 of every 10. It ignores convergence and cost, which is its point.
+- Fastest round (AMS) adapts CoopFL (Wang et al., 2023): the cuts with the least latency of the slowest client's round
+  that fit the memories, found exactly; averaging and convergence are left aside.
+- PSL is parallel split learning: sub-models are never averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hsfl.errors import InfeasibleError
+from hsfl.planner.baselines import fastest_round_cuts, random_cuts, random_intervals
+from hsfl.planner.exact import ExactSolver
+from hsfl.planner.solve import solve
+from hsfl.planner.terms import Terms
+from hsfl.problem.plan import NEVER, Plan
+from hsfl.problem.problem import Problem
+
+PLANNED, RANDOM, DEPTH_AWARE, NEVER_AVERAGED, FASTEST = "planned", "random", "depth-aware", "never", "fastest"
+#: By name: how intervals and cuts are chosen; None is given.
+CHOICES: dict[str, tuple[str | None, str | None]] = {
+    "HSFL": (PLANNED, PLANNED),
+    "RMA+MS": (RANDOM, PLANNED),
+    "MA+RMS": (PLANNED, RANDOM),
+    "RMA+RMS": (RANDOM, RANDOM),
+    "DAMA+RMS": (DEPTH_AWARE, RANDOM),
+    "RMA+AMS": (RANDOM, FASTEST),
+    "PSL": (NEVER_AVERAGED, None),
+    "fixed": (None, None),
+}
+#: AiFed's P and D: deep layers are averaged in the last D of every P rounds.
+PERIOD, UPLOADS = 10, 8
+#: Apart from everything that training draws from the same seed.
+_STREAM = 5
+
+
+@dataclass(frozen=True)
+class Named:
+    """One of `CHOICES`, or any other combination: intervals and cuts are given, or say how they are chosen."""
+
+    name: str
+    intervals: Sequence[int] | str
+    cuts: Sequence[int] | str
+    seed: int = 0
+    """Of what is drawn at random."""
+    planner: str = "exact"
+    """For intervals and cuts planned together: "exact" or "bcd"."""
+    allow_empty_tiers: bool = False
+
+    @property
+    def replans(self) -> bool:
+        return any(choice in (PLANNED, RANDOM, FASTEST) for choice in (self.intervals, self.cuts))
+
+    @property
+    def measures(self) -> bool:
+        return PLANNED in (self.intervals, self.cuts)
+
+    def propose(self, problem: Problem, current: Plan | None, round_: int) -> Plan:
+        if self.intervals == self.cuts == PLANNED:
+            return solve(problem, self.planner, allow_empty_tiers=self.allow_empty_tiers).plan
+        rng = np.random.default_rng([self.seed, _STREAM, round_])
+        if self.cuts == PLANNED:
+            return self._best_cuts(problem, self._intervals(problem, rng))
+        cuts = self._cuts(problem, rng)
+        if self.intervals == PLANNED:
+            solver = ExactSolver(problem, allow_empty_tiers=self.allow_empty_tiers)
+            return Plan(cuts, solver.best_intervals(cuts))
+        return Plan(cuts, self._intervals(problem, rng))
+
+    def averages(self, plan: Plan, tier: int, rounds: int) -> bool:
+        """Whether a tier is averaged after so many rounds since its interval last changed."""
+        if self.intervals == DEPTH_AWARE and tier > 0:
+            return (rounds - 1) % PERIOD >= PERIOD - UPLOADS
+        return rounds % plan.intervals[tier] == 0
+
+    def _intervals(self, problem: Problem, rng: np.random.Generator) -> tuple[int, ...]:
+        if self.intervals == RANDOM:
+            return random_intervals(problem, rng)
+        if self.intervals == NEVER_AVERAGED:
+            return tuple(NEVER if averaged else 1 for averaged in problem.system.averaged)
+        if self.intervals == DEPTH_AWARE:  # in the rounds that `averages` says
+            return (1,) * problem.system.num_tiers
+        return tuple(int(i) for i in self.intervals)
+
+    def _cuts(self, problem: Problem, rng: np.random.Generator) -> tuple[int, ...]:
+        if self.cuts == RANDOM:
+            return random_cuts(Terms.of(problem, allow_empty_tiers=self.allow_empty_tiers).segments, rng)
+        if self.cuts == FASTEST:
+            return fastest_round_cuts(problem, allow_empty_tiers=self.allow_empty_tiers)
+        return tuple(int(c) for c in self.cuts)
+
+    def _best_cuts(self, problem: Problem, intervals: tuple[int, ...]) -> Plan:
+        while True:
+            try:
+                return ExactSolver(problem, allow_empty_tiers=self.allow_empty_tiers).solve(intervals).plan
+            except InfeasibleError:
+                target = 2 * problem.constants.target
+                if not np.isfinite(target):
+                    raise
+                problem = replace(problem, constants=replace(problem.constants, target=target))

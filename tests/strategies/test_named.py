@@ -1,0 +1,188 @@
+"""The strategies of the paper choose as they say, and can be named everywhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import hsfl
+from hsfl.errors import ScenarioError
+from hsfl.planner.exact import ExactSolver
+from hsfl.planner.result import evaluate_plan
+from hsfl.problem.plan import NEVER
+from hsfl.problem.problem import Problem
+from hsfl.strategies import NAMES, Named, make_strategy
+from hsfl.theory.latency import split_latency
+
+ASKED = range(0, 40_000, 10)  # rounds at which a strategy is asked
+GIVEN = {"PSL": {"training.cuts": [3, 8]}, "FIXED": {"training.cuts": [3, 8], "training.intervals": [5, 2, 1]}}
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    """The paper's, with a target that every random interval reaches."""
+    return hsfl.load_scenario("paper", {"convergence.target": 500.0}).problem
+
+
+def named(name: str, **overrides: object) -> Named:
+    given = GIVEN.get(name.upper(), {}) | {f"training.{key}": value for key, value in overrides.items()}
+    strategy = make_strategy(hsfl.load_scenario("paper", {"training.strategy": name, **given}))
+    assert isinstance(strategy, Named)
+    return strategy
+
+
+def uniform(drawn: list[object], values: int) -> bool:
+    counts = Counter(drawn)
+    return len(counts) == values and stats.chisquare(list(counts.values())).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_work_in_any_case_and_proposals_are_plans(name: str, problem: Problem) -> None:
+    strategy = named(name.lower())
+    assert strategy.name == name
+    plan = strategy.propose(problem, None, 0)
+    assert len(plan.cuts) == 2
+    assert strategy.propose(problem, plan, 0) == plan  # no state
+    planned = {"HSFL", "RMA+MS", "MA+RMS"}
+    assert strategy.measures == (name in planned)
+    assert strategy.replans == (name not in {"PSL", "fixed"})
+
+
+@pytest.mark.parametrize("target", [8.0, 500.0])
+def test_hsfl_is_the_exact_planner(target: float) -> None:
+    scenario = hsfl.load_scenario("paper", {"convergence.target": target})
+    assert named("HSFL").propose(scenario.problem, None, 7) == hsfl.plan(scenario).plan
+
+
+@pytest.mark.parametrize("name", ["RMA+MS", "RMA+RMS", "RMA+AMS"])
+def test_random_intervals_are_uniform_and_drawn_anew(name: str, problem: Problem) -> None:
+    strategy = named(name)
+    asked = ASKED if name == "RMA+RMS" else ASKED[:500]
+    drawn = [strategy.propose(problem, None, round_).intervals for round_ in asked]
+    assert {i[2] for i in drawn} == {1}  # one cloud
+    for tier in range(2):
+        assert uniform([i[tier] for i in drawn], 25)
+
+
+@pytest.mark.parametrize("name", ["MA+RMS", "RMA+RMS", "DAMA+RMS"])
+def test_random_cuts_are_uniform_and_drawn_anew(name: str, problem: Problem) -> None:
+    strategy = named(name)
+    asked = ASKED[:2000] if name == "MA+RMS" else ASKED
+    assert uniform(
+        [strategy.propose(problem, None, round_).cuts for round_ in asked], len([*combinations(range(12), 2)])
+    )
+
+
+def test_what_is_not_drawn_is_the_best_for_what_is(problem: Problem) -> None:
+    for round_ in range(20):
+        plan = named("RMA+MS").propose(problem, None, round_)
+        assert plan == ExactSolver(problem).solve(plan.intervals).plan
+        best = min(
+            evaluate_plan(problem, replace(plan, cuts=cuts)).objective_s for cuts in combinations(range(1, 16), 2)
+        )
+        assert evaluate_plan(problem, plan).objective_s == pytest.approx(best)
+        plan = named("MA+RMS").propose(problem, None, round_)
+        best = min(
+            evaluate_plan(problem, replace(plan, intervals=(i, j, 1))).objective_s
+            for i in range(1, 60)
+            for j in range(1, 60)
+        )
+        assert evaluate_plan(problem, plan).objective_s == pytest.approx(best)
+
+
+def test_ams_is_the_fastest_round_of_all(problem: Problem) -> None:
+    fastest = min(combinations(range(1, 16), 2), key=lambda cuts: float(split_latency(problem, cuts)))
+    assert {named("RMA+AMS").propose(problem, None, round_).cuts for round_ in range(5)} == {fastest}
+
+
+def test_intervals_out_of_reach_get_the_best_cuts_of_an_easier_target(problem: Problem) -> None:
+    strict = replace(problem, constants=replace(problem.constants, target=2.5))
+    for round_ in range(20):
+        plan = named("RMA+MS").propose(strict, None, round_)
+        easier = strict
+        while not evaluate_plan(easier, plan).reaches_target:
+            easier = replace(easier, constants=replace(easier.constants, target=2 * easier.constants.target))
+        assert plan == ExactSolver(easier).solve(plan.intervals).plan
+
+
+def test_depth_aware_averaging_has_a_period_of_ten(problem: Problem) -> None:
+    strategy = named("DAMA+RMS")
+    plan = strategy.propose(problem, None, 0)
+    assert all(strategy.averages(plan, 0, rounds) for rounds in range(1, 31))
+    assert [rounds for rounds in range(1, 31) if not strategy.averages(plan, 1, rounds)] == [1, 2, 11, 12, 21, 22]
+
+
+def test_psl_never_averages(problem: Problem) -> None:
+    assert named("PSL").propose(problem, None, 0) == hsfl.Plan((3, 8), (NEVER, NEVER, 1))
+
+
+def test_hsfl_keeps_what_is_given(problem: Problem) -> None:
+    plan = named("HSFL", cuts=[3, 8]).propose(problem, None, 0)
+    assert plan == hsfl.Plan((3, 8), ExactSolver(problem).best_intervals((3, 8)))
+    plan = named("HSFL", intervals=[10, 4, 1]).propose(problem, None, 0)
+    assert plan == ExactSolver(problem).solve((10, 4, 1)).plan
+
+
+def test_draws_have_a_seed_of_their_own(problem: Problem) -> None:
+    def plans(**seeds: int) -> list[hsfl.Plan]:
+        return [named("RMA+RMS", **seeds).propose(problem, None, round_) for round_ in range(5)]
+
+    assert plans(seed=3) == plans(strategy_seed=3) == plans(seed=9, strategy_seed=3) != plans(seed=9)
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ({"strategy": "RMA"}, r"training.strategy = 'RMA': no such strategy.*there are HSFL.*package.module:Class"),
+        ({"strategy": "MA+RMS", "cuts": [3, 8]}, "training.cuts: strategy = 'MA\\+RMS' chooses its own cuts; remove"),
+        ({"strategy": "PSL", "cuts": [3, 8], "intervals": [1, 1, 1]}, "training.intervals: strategy = 'PSL' chooses"),
+        ({"strategy": "PSL"}, "training.cuts is missing; strategy = 'PSL' needs cuts"),
+        ({"strategy": "fixed", "cuts": [3, 8]}, "training.intervals is missing; .* needs intervals and cuts"),
+        ({"cuts": [3, 8], "intervals": [1, 1, 1]}, "training.cuts and training.intervals: .* plans at least one"),
+        ({"strategy": "nowhere:Mine"}, "training.strategy = 'nowhere:Mine': no module nowhere in"),
+        ({"strategy": "types:SimpleNamespace"}, "its SimpleNamespace has no name; a strategy needs name, replans"),
+    ],
+)
+def test_what_cannot_be_is_said(training: dict[str, object], message: str) -> None:
+    scenario = hsfl.load_scenario("paper", {f"training.{key}": value for key, value in training.items()})
+    with pytest.raises(ScenarioError, match=message):
+        make_strategy(scenario)
+
+
+def test_ones_own_class_is_found_beside_the_scenario(tmp_path, monkeypatch) -> None:
+    source = """
+    from hsfl import Plan
+    class Mine:
+        name, replans, measures = "mine", False, False
+        def propose(self, problem, current, round_):
+            return Plan((1, 2), (1, 1, 1))
+        def averages(self, plan, tier, rounds):
+            return rounds % 3 == 1
+    """
+    (tmp_path / "ideas_of_mine.py").write_text("\n".join(line[4:] for line in source.splitlines()))
+    hsfl_file = tmp_path / "s.toml"
+    scenario = hsfl.load_scenario("mnist-mini", {"training.rounds": 5, "training.strategy": "ideas_of_mine:Mine"})
+    from hsfl.problem.template import scenario_text
+
+    hsfl_file.write_text(scenario_text(scenario.raw))
+    run = hsfl.train(hsfl_file, out=tmp_path / "run")
+    assert run.strategy == "mine"
+    assert [sorted(line.get("drift", {})) for line in run.metrics[1:]] == [
+        both if round_ in (1, 4) else [] for both in [["gateway", "sensor"]] for round_ in range(1, 6)
+    ]
+
+
+def test_a_strategy_s_draws_leave_the_mini_batches_alone(tmp_path) -> None:
+    """The first rounds, before anything is averaged, have the same losses whoever drew which intervals."""
+    losses = []
+    for seed in (1, 2):
+        overrides = {"training.strategy": "RMA+RMS", "training.rounds": 1, "training.strategy_seed": seed}
+        run = hsfl.train(hsfl.load_scenario("mnist-mini", overrides), out=tmp_path / str(seed))
+        losses.append(run.metrics[-1]["loss"])
+        assert np.isfinite(losses[-1])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
