@@ -24,14 +24,15 @@ ALLOWED = {
     "engine": {"errors", "files", "problem", "theory"},
     "runs": {"errors", "files", "problem", "strategies", "models", "data", "engine"},
     "api": {"errors", "problem", "theory", "planner", "strategies", "models", "engine", "runs"},
-    "report": {"errors", "files", "problem", "theory", "planner", "runs"},
-    "cli": {"errors", "files", "problem", "planner", "models", "data", "runs", "report", "api"},
+    "experiments": {"errors", "problem", "theory", "planner", "strategies", "models", "engine", "runs", "api"},
+    "report": {"errors", "files", "problem", "theory", "planner", "runs", "experiments"},
+    "cli": {"errors", "files", "problem", "planner", "models", "data", "runs", "experiments", "report", "api"},
     "__init__": {"errors", "problem", "planner", "runs", "api"},
     "__main__": {"cli"},
 }
 #: Third-party packages and the only parts that may import them.
 CONFINED = {
-    "torch": {"models", "data", "engine", "runs"},
+    "torch": {"models", "data", "engine", "runs", "experiments"},
     "safetensors": {"engine", "runs"},
     "pooch": {"data"},
     "requests": {"data"},

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import sys
 import tomllib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -98,3 +101,22 @@ def toml_or_text(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         return text
+
+
+@contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Warnings on stderr as sentences, like errors."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: print(f"hsfl: {message}", file=sys.stderr)
+        yield
+
+
+@contextmanager
+def interrupts_that_say_how_to_go_on() -> Iterator[None]:
+    """Here, for typer catches an interrupt and keeps its message to itself."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if str(error):
+            print(f"hsfl: {error}", file=sys.stderr)
+        raise SystemExit(130) from None

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hsfl import api
-from hsfl.cli.common import ScenarioArgument, SetOption, app, assignment, show
+from hsfl.cli.common import (
+    ScenarioArgument,
+    SetOption,
+    app,
+    assignment,
+    interrupts_that_say_how_to_go_on,
+    show,
+    warnings_in_one_line,
+)
 from hsfl.errors import HsflError
 
 if TYPE_CHECKING:
@@ -97,7 +102,7 @@ def train(
         from hsfl.runs.tensorboard import TensorBoard
 
         callbacks.append(TensorBoard())
-    with _warnings_in_one_line(), _interrupts_that_say_how_to_go_on():
+    with warnings_in_one_line(), interrupts_that_say_how_to_go_on():
         if resume is None:
             assert scenario is not None
             loaded = api.load_scenario(scenario, overrides, planning=False)
@@ -195,25 +200,6 @@ def _numbers(text: str | None, option: str) -> list[int] | None:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise HsflError(f"{option} {text}: write whole numbers with commas, such as 4,7") from None
-
-
-@contextmanager
-def _warnings_in_one_line() -> Iterator[None]:
-    """Warnings on stderr as sentences, like errors."""
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: print(f"hsfl: {message}", file=sys.stderr)
-        yield
-
-
-@contextmanager
-def _interrupts_that_say_how_to_go_on() -> Iterator[None]:
-    """Here, for typer catches an interrupt and keeps its message to itself."""
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        if str(error):
-            print(f"hsfl: {error}", file=sys.stderr)
-        raise SystemExit(130) from None
 
 
 def _live() -> Callback:

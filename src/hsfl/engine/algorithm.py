@@ -205,7 +205,7 @@ class Algorithm:
             problem = task.with_target(problem)
         kept = None
         try:
-            plan = self._checked(problem, task.strategy.propose(problem, current, self.round))
+            plan = proposed(task.strategy, problem, current, self.round)
         except InfeasibleError as error:
             if current is None:
                 raise
@@ -242,28 +242,6 @@ class Algorithm:
     def _as_estimated(self, problem: Problem) -> Problem:
         return replace(problem, constants=self.estimate.constants(problem.constants, problem.step))
 
-    def _checked(self, problem: Problem, proposed: Plan) -> Plan:
-        """What a strategy proposed, in order, if it is a plan that the machines can hold."""
-        name, system = self.task.strategy.name, problem.system
-        try:
-            plan = make_plan(
-                proposed.cuts,
-                proposed.intervals,
-                entities=system.entities,
-                num_layers=problem.num_layers,
-                allow_empty_tiers=True,
-            )
-        except (AttributeError, TypeError):
-            raise ScenarioError(f"strategy {name} proposed {proposed!r}; it must propose an hsfl.Plan") from None
-        except ScenarioError as error:
-            raise ScenarioError(f"strategy {name}: {error}") from None
-        if len(over := np.flatnonzero(~fits_memory(problem, plan.cuts))):
-            tier = system.tiers[int(over[0])].name
-            raise InfeasibleError(
-                f"strategy {name}: cuts {list(plan.cuts)} need more memory than tier {tier} has; choose other cuts"
-            )
-        return plan
-
     def _drawn(self, round_: int) -> torch.Tensor:
         """(N, b, K): the mini-batches of a round, on the device."""
         block = round_ // _DRAWN_AT_ONCE
@@ -290,6 +268,30 @@ class Algorithm:
         self.estimate = Estimate(**state["estimate"])
         self.problem = replace(self.task.problem, constants=constants_from_dict(state["constants"]))
         self._draws = None
+
+
+def proposed(strategy: Strategy, problem: Problem, current: Plan | None, round_: int) -> Plan:
+    """What a strategy proposes, in order, if it is a plan that the machines can hold."""
+    name, system = strategy.name, problem.system
+    found = strategy.propose(problem, current, round_)
+    try:
+        plan = make_plan(
+            found.cuts,
+            found.intervals,
+            entities=system.entities,
+            num_layers=problem.num_layers,
+            allow_empty_tiers=True,
+        )
+    except (AttributeError, TypeError):
+        raise ScenarioError(f"strategy {name} proposed {found!r}; it must propose an hsfl.Plan") from None
+    except ScenarioError as error:
+        raise ScenarioError(f"strategy {name}: {error}") from None
+    if len(over := np.flatnonzero(~fits_memory(problem, plan.cuts))):
+        tier = system.tiers[int(over[0])].name
+        raise InfeasibleError(
+            f"strategy {name}: cuts {list(plan.cuts)} need more memory than tier {tier} has; choose other cuts"
+        )
+    return plan
 
 
 def _every_interval(plan: Plan, tier: int, rounds: int) -> bool:

@@ -164,7 +164,9 @@ class TrainingSection(_Section):
     precision: Literal["fp32", "tf32", "bf16"] = Field(
         "fp32", description="Arithmetic: fp32, tf32 (CUDA only) or bf16 (mixed)."
     )
-    checkpoint_every: int = Field(500, ge=1, le=10**9, description="Rounds between checkpoints.")
+    checkpoint_every: int = Field(
+        500, ge=0, le=10**9, description="Rounds between checkpoints; 0: only where training is interrupted."
+    )
     keep_checkpoints: int = Field(2, ge=1, le=10**6, description="How many of the last checkpoints are kept.")
 
 

@@ -184,7 +184,8 @@ class _Session:
                 self._write_waiting()
             why = ended(training, round_, algorithm.clock.time_s, self.accuracies)
             stopping = why is not None or self.interrupted
-            if (stopping or round_ % training.checkpoint_every == 0) and round_ != self.saved:
+            due = training.checkpoint_every and (stopping or round_ % training.checkpoint_every == 0)
+            if (due or self.interrupted) and round_ != self.saved:
                 self._checkpoint()
             if why is not None and self.waiting is not None:
                 # Not in the checkpoint: a run that goes on from here is one that never stopped here.
@@ -195,7 +196,7 @@ class _Session:
                 return why
             self.folder.flush()
             self.folder.remove("summary.json")  # of a run that had ended and now goes on
-            marks = [_next(round_, every) for every in (training.evaluate_every, training.checkpoint_every)]
+            marks = [_next(round_, every) for every in (training.evaluate_every, training.checkpoint_every) if every]
             stop = int(min(*marks, round_ + _ROUNDS_AT_ONCE, round_limit(training)))
             records = algorithm.advance(stop - round_, limit, lambda: self.interrupted)
 

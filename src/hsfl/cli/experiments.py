@@ -1,0 +1,87 @@
+"""hsfl reproduce: the paper's figures."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import hsfl
+from hsfl.cli.common import app, interrupts_that_say_how_to_go_on, show, warnings_in_one_line
+from hsfl.cli.training import DataOption
+from hsfl.errors import HsflError
+from hsfl.files import write_whole
+from hsfl.problem.messages import nearest
+
+if TYPE_CHECKING:
+    from hsfl.experiments.reproduce import Progress
+
+
+@app.command()
+def reproduce(
+    figures: Annotated[
+        list[str] | None, typer.Argument(metavar="FIG...", help="fig2a to fig9, or all; --list shows every name.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="LeNet-5 on mnist-mini and one seed: every figure in minutes on two cores.")
+    ] = False,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, max=100, help="Seeds of the headline figures; default: 3, or 1 with --quick.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = "auto",
+    data: DataOption = None,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where figures and runs go; work that was interrupted goes on there.")
+    ] = Path("reproduced"),
+    list_: Annotated[bool, typer.Option("--list", help="Show what can be reproduced and end.")] = False,
+) -> None:
+    """Train, time and draw the experiments of the paper, and say claim by claim what holds."""
+    from hsfl.experiments.recipes import RECIPES
+
+    if list_:
+        width = max(map(len, RECIPES))
+        show("\n".join(f"{recipe.name:{width}}  {recipe.about}" for recipe in RECIPES.values()))
+        return
+    if not figures:
+        raise HsflError(f"name what to reproduce: all, or some of {', '.join(RECIPES)}")
+    for name in figures:
+        if name not in (*RECIPES, "all"):
+            raise HsflError(f"{name}: no such figure{nearest(name, RECIPES)}; there are all, {', '.join(RECIPES)}")
+    chosen = [recipe for name, recipe in RECIPES.items() if name in figures or "all" in figures]
+
+    from hsfl.experiments.reproduce import reproduce as results
+    from hsfl.experiments.settings import Settings
+    from hsfl.experiments.store import Store
+    from hsfl.report.progress import RunsProgress
+    from hsfl.report.results import result_tables, results_markdown, write_result
+    from hsfl.runs.task import choose_device
+
+    precision = "bf16" if choose_device(device).type == "cuda" else "fp32"
+    settings = Settings(quick, tuple(range(seeds or (1 if quick else 3))), device, precision)
+    store = Store(out / "runs", data)
+    with warnings_in_one_line(), interrupts_that_say_how_to_go_on(), RunsProgress() as progress:
+        for result in results(chosen, settings, store, callbacks=[progress], on_progress=progress.update):
+            write_result(result, out)
+            progress.print(*result_tables(result))
+    shown = [out / f"{name}.json" for name in RECIPES if (out / f"{name}.json").exists()]
+    page = results_markdown([json.loads(path.read_text()) for path in shown], pictures=".", about=_about(settings))
+    write_whole(out / "results.md", page.encode(), replace=True)
+    _end(progress.seen, out)
+
+
+def _about(settings: Any) -> str:
+    return (
+        f"Made by `{' '.join(['hsfl', *sys.argv[1:]])}` with hsfl {hsfl.__version__}, Python "
+        f"{platform.python_version()}, {'the quick setting' if settings.quick else 'full size'}, seeds "
+        f"{', '.join(map(str, settings.seeds))}."
+    )
+
+
+def _end(seen: Progress, out: Path) -> None:
+    show(f"{seen.total} runs, {seen.trained} of them trained now; results in {out / 'results.md'}")
+    if seen.failed:
+        raise HsflError(f"{len(seen.failed)} runs diverged, and their figures are missing: {'; '.join(seen.failed)}")

@@ -1,0 +1,160 @@
+"""Figures 8 and 9: planned intervals at given cuts, and given intervals at several cuts."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+from hsfl.experiments.benchmarks import PARTITIONS
+from hsfl.experiments.measures import (
+    Spread,
+    converged,
+    final_accuracy,
+    minutes,
+    over_seeds,
+    slowdown,
+    target_below,
+    time_to,
+)
+from hsfl.experiments.motivation import depth_runs, falling
+from hsfl.experiments.recipe import Found, Wanted
+from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result
+from hsfl.experiments.settings import Settings, fixed
+from hsfl.runs.run import Run
+
+#: The paper's gains over PSL: accuracy in points, time in percent.
+_PAPER = {"iid": (3.4, 23.3), "shards": (11.4, 10.1)}
+
+
+def _variants(settings: Settings) -> dict[str, dict[str, Any]]:
+    cuts, longest = list(settings.cuts), settings.some_intervals[-1]
+    return {
+        "planned": {"training.strategy": "HSFL", "training.cuts": cuts},
+        "PSL": {"training.strategy": "PSL", "training.cuts": cuts},
+        "I = 1": fixed(settings.cuts, (1, 1)),
+        f"I = {longest[0]}": fixed(settings.cuts, longest),
+    }
+
+
+def intervals_runs(settings: Settings) -> Wanted:
+    return {
+        (partition, label, seed): settings.scenario(settings.dataset, partition, seed, overrides)
+        for partition in PARTITIONS
+        for label, overrides in _variants(settings).items()
+        for seed in (settings.seeds if label in ("planned", "PSL") else settings.seeds[:1])
+    }
+
+
+def intervals(settings: Settings, found: Found) -> Result:
+    panels, rows, claims = [], [], []
+    for partition, word in PARTITIONS.items():
+        of: dict[str, list[Run]] = {
+            label: [found[key] for key in found if key[:2] == (partition, label)] for label in _variants(settings)
+        }
+        finals = {label: Spread(tuple(100 * final_accuracy(run) for run in runs)) for label, runs in of.items()}
+        target = target_below(of["PSL"], points=0.005)
+        times = {label: Spread(tuple(time_to(run, target) for run in runs)) for label, runs in of.items()}
+        panels.append(
+            Panel(
+                word,
+                "simulated minutes",
+                "test accuracy (%)",
+                [over_seeds(label, runs, minutes) for label, runs in of.items()],
+                log_x=True,
+            )
+        )
+        for label in of:
+            last = of[label][0].plans[-1]["intervals"] if label == "planned" else ""
+            rows.append([word, label, finals[label].text(2), f"{target:.1%}", times[label].text(0), str(last)])
+        gain, faster = _PAPER[partition]
+        gained = finals["planned"].mean - finals["PSL"].mean
+        saved = (
+            100 * (1 - 1 / slowdown(of["PSL"], of["planned"], target).mean) if isfinite(times["planned"].mean) else 0
+        )
+        behind = finals["I = 1"].mean - finals["planned"].mean
+        claims += [
+            Claim(
+                f"planned intervals are more accurate than PSL ({word})",
+                f"+{gain} points",
+                f"{gained:+.1f} points",
+                HOLDS if gained >= gain else IN_PART if gained > 0 else FAILS,
+            ),
+            Claim(
+                f"planned intervals are faster than PSL ({word}), time to PSL's {target:.1%}",
+                f"{faster} % faster",
+                f"{saved:.1f} % faster" if saved >= 0 else f"{-saved:.1f} % slower",
+                HOLDS if saved >= faster else IN_PART if saved > 0 else FAILS,
+            ),
+            Claim(
+                f"planned intervals are as accurate as I = 1 ({word})",
+                "comparable",
+                f"{finals['planned'].mean:.1f} % against {finals['I = 1'].mean:.1f} %",
+                HOLDS if behind <= 1 else IN_PART if behind <= 2 else FAILS,
+            ),
+        ]
+    return Result(
+        "fig8",
+        f"Intervals at cuts {settings.cuts}: planned, never, always, fixed ({settings.dataset})",
+        panels,
+        ["partition", "intervals", "final accuracy (%)", "PSL's level", "s to PSL's level", "last plan"],
+        rows,
+        claims,
+        ["PSL's level is half a point under its own final accuracy, so that the time to it can be compared."],
+    )
+
+
+def cuts_runs(settings: Settings) -> Wanted:
+    return depth_runs(settings, tuple(PARTITIONS))
+
+
+def cuts(settings: Settings, found: Found) -> Result:
+    panels, rows, claims, lost = [], [], [], {}
+    for partition, word in PARTITIONS.items():
+        of = {cuts: found["cuts", partition, cuts] for cuts in settings.some_cuts}
+        finals = [100 * final_accuracy(run) for run in of.values()]
+        times = [converged(run).time_s for run in of.values()]
+        lost[partition] = finals[0] - finals[-1]
+        panels.append(
+            Panel(
+                word,
+                "simulated minutes",
+                "test accuracy (%)",
+                [over_seeds(f"cuts {cuts}", [run], minutes) for cuts, run in of.items()],
+            )
+        )
+        rows += [
+            [word, str(cuts), round(final, 2), round(time, 1)]
+            for cuts, final, time in zip(of, finals, times, strict=True)
+        ]
+        claims.append(
+            Claim(
+                f"deeper cuts: lower accuracy ({word})",
+                "shown as curves",
+                ", ".join(f"{cuts}: {final:.1f} %" for cuts, final in zip(of, finals, strict=True)),
+                falling(finals),
+            )
+        )
+        claims.append(
+            Claim(
+                f"deeper cuts: slower ({word})",
+                "shown as curves",
+                ", ".join(f"{cuts}: {time / 60:.1f} min" for cuts, time in zip(of, times, strict=True)),
+                HOLDS if times == sorted(times) else IN_PART if times[-1] > times[0] else FAILS,
+            )
+        )
+    claims.append(
+        Claim(
+            "the loss of accuracy is larger on non-IID data",
+            "more so non-IID",
+            f"IID {lost['iid']:.1f}, non-IID {lost['shards']:.1f} points",
+            HOLDS if lost["shards"] > lost["iid"] else FAILS,
+        )
+    )
+    return Result(
+        "fig9",
+        f"Cuts at intervals {settings.rare} ({settings.dataset})",
+        panels,
+        ["partition", "cuts", "final accuracy (%)", "converged after (s)"],
+        rows,
+        claims,
+    )

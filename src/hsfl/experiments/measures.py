@@ -1,0 +1,133 @@
+"""What is read off a run: how good it gets, how fast, and when it has converged; and the same over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import floor, inf, isfinite
+
+import numpy as np
+
+from hsfl.experiments.result import Series
+from hsfl.runs.run import Run, total_bytes
+from hsfl.runs.stopping import WINDOW, is_converged
+
+#: The last evaluations whose mean is a run's final accuracy: single ones jump by a point.
+LAST = 5
+
+
+def final_accuracy(run: Run) -> float:
+    """The mean of the last evaluations."""
+    return float(np.mean([line["accuracy"] for line in run.evaluations()[-LAST:]]))
+
+
+def time_to(run: Run, target: float) -> float:
+    """Simulated seconds to the first evaluation at the target; infinite where there is none."""
+    found = run.time_to_accuracy(target)
+    return inf if found is None else found
+
+
+def end_s(run: Run) -> float:
+    return float(run.metrics[-1]["time_s"])
+
+
+@dataclass(frozen=True)
+class Converged:
+    """Where a run converged: at the first evaluation that ends `WINDOW` ones whose mean gains less than 0.02 points on
+    the `WINDOW` before; the accuracy is that mean. A run that does not is taken at its end."""
+
+    accuracy: float
+    time_s: float
+    reached: bool
+
+
+def converged(run: Run) -> Converged:
+    lines = run.evaluations()
+    accuracies = [line["accuracy"] for line in lines]
+    found = next((k for k in range(1, len(lines) + 1) if is_converged(accuracies[:k])), None)
+    k = found or len(lines)
+    window = accuracies[max(0, k - WINDOW) : k]
+    return Converged(float(np.mean(window)), float(lines[k - 1]["time_s"]), found is not None)
+
+
+def target_below(runs: Sequence[Run], points: float = 0.05) -> float:
+    """A target that a good run reaches: so much under the mean final accuracy of some, rounded down to 0.01."""
+    return floor(100 * (float(np.mean([final_accuracy(run) for run in runs])) - points) + 1e-9) / 100
+
+
+def over_seeds(label: str, runs: Sequence[Run], x: Callable[[dict[str, object]], float]) -> Series:
+    """Accuracy in percent against something of an evaluation: the mean, the least and the most of all seeds."""
+    lines = [run.evaluations() for run in runs]
+    count = min(map(len, lines))
+    xs = np.array([[x(line) for line in of_run[:count]] for of_run in lines])
+    ys = 100 * np.array([[line["accuracy"] for line in of_run[:count]] for of_run in lines])
+    band = (ys.min(0).tolist(), ys.max(0).tolist()) if len(runs) > 1 else ((), ())
+    return Series(label, xs.mean(0).tolist(), ys.mean(0).tolist(), *band)
+
+
+def minutes(line: dict[str, object]) -> float:
+    return float(line["time_s"]) / 60  # type: ignore[arg-type]
+
+
+def gigabytes(line: dict[str, object]) -> float:
+    return total_bytes(line) / 1e9
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A number over seeds."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values))
+
+    @property
+    def low(self) -> float:
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        return max(self.values)
+
+    def text(self, digits: int = 1, unit: str = "") -> str:
+        if not isfinite(self.mean):
+            missed = sum(not isfinite(v) for v in self.values)
+            return "never" if missed == len(self.values) else f"never in {missed} of {len(self.values)}"
+        if len(self.values) == 1:
+            return f"{self.mean:.{digits}f}{unit}"
+        return f"{self.mean:.{digits}f}{unit} ({self.low:.{digits}f} to {self.high:.{digits}f})"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times longer others take to a target, seed by seed; of one that never gets there, at least its end."""
+
+    values: tuple[float, ...]
+    never: int
+    """In so many seeds the other ends without reaching it."""
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean; 0 where the first itself never gets there."""
+        return float(np.exp(np.mean(np.log(self.values)))) if min(self.values, default=0.0) > 0 else 0.0
+
+    def text(self) -> str:
+        if not self.mean:
+            return "target missed by HSFL"
+        sign = "more than " if self.never else ""
+        if len(self.values) == 1:
+            return f"{sign}{self.mean:.1f}x"
+        return f"{sign}{self.mean:.1f}x ({min(self.values):.1f} to {max(self.values):.1f})"
+
+
+def slowdown(others: Sequence[Run], firsts: Sequence[Run], target: float) -> Ratio:
+    values, never = [], 0
+    for other, first in zip(others, firsts, strict=True):
+        took, best = time_to(other, target), time_to(first, target)
+        if not isfinite(took):
+            never += 1
+            took = end_s(other)
+        values.append(took / best if isfinite(best) else 0.0)
+    return Ratio(tuple(values), never)

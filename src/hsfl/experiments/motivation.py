@@ -1,0 +1,236 @@
+"""Figure 2: why three tiers, and what intervals and cuts do."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from hsfl.experiments.measures import Spread, final_accuracy, gigabytes, minutes, over_seeds, slowdown, target_below
+from hsfl.experiments.recipe import Found, Wanted
+from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series
+from hsfl.experiments.settings import Settings, client_cloud, client_edge, fixed
+from hsfl.problem.scenario import Scenario
+from hsfl.problem.units import format_seconds
+from hsfl.theory.latency import aggregation_latency, split_latency
+
+TREES = ("3-tier", "client-edge", "client-cloud")
+
+
+def on_tree(tree: str, scenario: Scenario) -> Scenario:
+    if tree == "client-edge":
+        return client_edge(scenario)
+    return client_cloud(scenario) if tree == "client-cloud" else scenario
+
+
+def tiers_runs(settings: Settings) -> Wanted:
+    return {
+        (tree, seed): on_tree(tree, settings.scenario(settings.dataset, "shards", seed))
+        for tree in TREES
+        for seed in settings.seeds
+    }
+
+
+def tiers(settings: Settings, found: Found) -> Result:
+    runs = {tree: [found[tree, seed] for seed in settings.seeds] for tree in TREES}
+    target = target_below(runs["3-tier"])
+    claims, rows = [], []
+    for tree, paper in (("client-edge", 1.6), ("client-cloud", 4.6)):
+        ratio = slowdown(runs[tree], runs["3-tier"], target)
+        claims.append(
+            Claim(
+                f"3-tier is faster than {tree} SFL (time to {target:.0%})",
+                f"{paper}x",
+                ratio.text(),
+                HOLDS if ratio.mean >= paper else IN_PART if ratio.mean > 1 else FAILS,
+            )
+        )
+    for tree in TREES:
+        time = Spread(tuple(run.time_to_accuracy(target) or np.inf for run in runs[tree]))
+        accuracy = Spread(tuple(100 * final_accuracy(run) for run in runs[tree]))
+        last = runs[tree][0].plans[-1]
+        rows.append([tree, time.text(0), accuracy.text(), str(last["cuts"]), str(last["intervals"])])
+    return Result(
+        "fig2a",
+        f"Three tiers against two ({settings.dataset}, non-IID)",
+        [
+            Panel(
+                "",
+                "simulated minutes",
+                "test accuracy (%)",
+                [over_seeds(tree, runs[tree], minutes) for tree in TREES],
+                level=100 * target,
+                log_x=True,
+            )
+        ],
+        ["system", f"s to {target:.0%}", "final accuracy (%)", "last cuts", "last intervals"],
+        rows,
+        claims,
+        [
+            "Cuts and intervals of every system are planned (HSFL); the target is 5 points under the final accuracy of "
+            "3-tier.",
+            "Client-edge: the fed server averages the edge servers, which hold the rest of the model. Client-cloud: "
+            "devices and cloud, over a slow link.",
+        ],
+    )
+
+
+def traffic_runs(settings: Settings) -> Wanted:
+    return {
+        ("intervals", intervals): settings.scenario(
+            settings.dataset, "shards", settings.seeds[0], fixed(settings.cuts, intervals)
+        )
+        for intervals in settings.some_intervals
+    }
+
+
+def traffic(settings: Settings, found: Found) -> Result:
+    runs = {i: found["intervals", i] for i in settings.some_intervals}
+    accuracy = {i: 100 * final_accuracy(run) for i, run in runs.items()}
+    sent = {i: gigabytes(run.metrics[-1]) for i, run in runs.items()}
+    often, rare = settings.some_intervals[0], settings.some_intervals[-1]
+    device, edge = (i for i in runs if i[0] != i[1])  # the same two intervals, exchanged
+    ordered = sorted(runs, key=lambda i: sent[i], reverse=True)
+    falling = all(sent[a] > sent[b] for a, b in ((often, rare), (often, device), (often, edge)))
+    best, worst = accuracy[often], accuracy[rare]
+    apart = abs(accuracy[device] - accuracy[edge])
+    return Result(
+        "fig2b",
+        f"Accuracy against traffic, cuts {settings.cuts} ({settings.dataset}, non-IID)",
+        [
+            Panel(
+                "",
+                "sent over all links (GB)",
+                "test accuracy (%)",
+                [over_seeds(f"I = {i}", [runs[i]], gigabytes) for i in runs],
+            )
+        ],
+        ["intervals (device, edge)", "final accuracy (%)", "sent (GB)"],
+        [[str(i), round(accuracy[i], 2), round(sent[i], 3)] for i in ordered],
+        [
+            Claim(
+                "smaller intervals: more accuracy, more traffic",
+                "shown as curves",
+                f"I = {often}: {best:.1f} %, {sent[often]:.0f} GB; I = {rare}: {worst:.1f} %, {sent[rare]:.0f} GB",
+                HOLDS if best > worst and falling else FAILS,
+            ),
+            Claim(
+                "tiers differ: the same intervals exchanged give another accuracy",
+                "shown as curves",
+                f"I = {device}: {accuracy[device]:.1f} %, I = {edge}: {accuracy[edge]:.1f} %",
+                HOLDS if apart > 1 else FAILS,
+            ),
+        ],
+        ["Traffic counts activations, gradients and sub-models on all links of all tiers."],
+    )
+
+
+def latency(settings: Settings, found: Found) -> Result:
+    """Of every pair of cuts: split training, and an average of both tiers added."""
+    problem = settings.scenario(settings.dataset, "shards", settings.seeds[0]).training_problem
+    L = problem.num_layers
+    seconds = {
+        (first, second): (
+            float(split_latency(problem, (first, second))),
+            float(aggregation_latency(problem, (first, second)).sum()),
+        )
+        for first in range(1, L - 1)
+        for second in range(first + 1, L)
+    }
+    series = [
+        Series(
+            f"L1 = {first}",
+            list(range(first + 1, L)),
+            [1000 * sum(seconds[first, second]) for second in range(first + 1, L)],
+        )
+        for first in range(1, L - 1)
+        if first % (1 if settings.quick else 3) == 1 % (1 if settings.quick else 3)
+    ]
+    split = [
+        Series(
+            "split training",
+            list(range(2, L)),
+            [1000 * min(seconds[f, s][0] for f in range(1, s)) for s in range(2, L)],
+        ),
+    ]
+    turns = [_turns([sum(seconds[first, second]) for second in range(first + 1, L)]) for first in range(1, L - 2)]
+    by_first = _turns([sum(seconds[first, L - 1]) for first in range(1, L - 1)])
+    totals = {cuts: sum(both) for cuts, both in seconds.items()}
+    low, high = min(totals, key=totals.__getitem__), max(totals, key=totals.__getitem__)
+    change = max(*turns, by_first)
+    spread = totals[high] / totals[low]
+    return Result(
+        "fig2c",
+        f"Latency of a round against the cuts ({settings.dataset})",
+        [
+            Panel("every tier averaged in the round", "second cut L2", "ms per round", series, log_y=True),
+            Panel("split training alone, best first cut", "second cut L2", "ms per round", split),
+        ],
+        ["L1", "L2", "split training (ms)", "averaging (ms)"],
+        [[*cuts, round(1000 * both[0], 3), round(1000 * both[1], 3)] for cuts, both in seconds.items()],
+        [
+            Claim(
+                "the latency of a round is strongly non-monotone in the cuts",
+                "shown as curves",
+                f"turns up to {change} times along one cut; {format_seconds(totals[low])} at {low} to "
+                f"{format_seconds(totals[high])} at {high}, {spread:.0f}x",
+                HOLDS if change >= 2 and spread > 2 else IN_PART if change >= 1 else FAILS,
+            )
+        ],
+        ["Nothing is trained for it: the latency model of the system."],
+    )
+
+
+def _turns(values: list[float]) -> int:
+    """How often a sequence changes from rising to falling or back."""
+    signs = [np.sign(b - a) for a, b in pairwise(values) if b != a]
+    return sum(a != b for a, b in pairwise(signs))
+
+
+def depth_runs(settings: Settings, partitions: tuple[str, ...] = ("shards",)) -> Wanted:
+    return {
+        ("cuts", partition, cuts): settings.scenario(
+            settings.dataset, partition, settings.seeds[0], fixed(cuts, settings.rare)
+        )
+        for partition in partitions
+        for cuts in settings.some_cuts
+    }
+
+
+def depth(settings: Settings, found: Found) -> Result:
+    runs = {cuts: found["cuts", "shards", cuts] for cuts in settings.some_cuts}
+    accuracy = [100 * final_accuracy(run) for run in runs.values()]
+    return Result(
+        "fig2d",
+        f"Accuracy against epochs for several cuts, I = {settings.rare} ({settings.dataset}, non-IID)",
+        [
+            Panel(
+                "",
+                "epochs",
+                "test accuracy (%)",
+                [over_seeds(f"cuts {cuts}", [run], lambda line: _epochs(settings, line)) for cuts, run in runs.items()],
+            )
+        ],
+        ["cuts", "final accuracy (%)"],
+        [[str(cuts), round(value, 2)] for cuts, value in zip(runs, accuracy, strict=True)],
+        [
+            Claim(
+                "shallower cuts give higher accuracy",
+                "shown as curves",
+                ", ".join(f"{cuts}: {value:.1f} %" for cuts, value in zip(runs, accuracy, strict=True)),
+                falling(accuracy),
+            )
+        ],
+    )
+
+
+def falling(values: list[float]) -> str:
+    """Whether accuracies fall from the shallowest cuts to the deepest, as the paper says; half a point is noise."""
+    if all(b < a + 0.5 for a, b in pairwise(values)) and values[-1] < values[0] - 0.5:
+        return HOLDS
+    return IN_PART if values[-1] < values[0] - 0.5 else FAILS
+
+
+def _epochs(settings: Settings, line: dict[str, object]) -> float:
+    samples = 10_000 if settings.quick else 50_000
+    return int(line["round"]) * 20 * 16 / samples  # type: ignore[call-overload, no-any-return]

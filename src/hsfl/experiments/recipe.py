@@ -1,0 +1,27 @@
+"""A recipe: which runs it needs, and what it shows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hsfl.experiments.result import Result
+from hsfl.experiments.settings import Settings
+from hsfl.problem.scenario import Scenario
+from hsfl.runs.run import Run
+
+#: What tells a run from the others of its recipe; its parts are words for people, in order.
+Key = tuple[Any, ...]
+Wanted = dict[Key, Scenario]
+Found = Mapping[Key, Run]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """`hsfl reproduce NAME`."""
+
+    name: str
+    about: str
+    show: Callable[[Settings, Found], Result]
+    runs: Callable[[Settings], Wanted] = lambda settings: {}

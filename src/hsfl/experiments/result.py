@@ -1,0 +1,66 @@
+"""What a recipe hands over: numbers to draw, a table, and a verdict per claim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line, or one group of bars; `low` and `high` are the least and the most over seeds."""
+
+    label: str
+    x: Sequence[Any]
+    y: Sequence[float | None]
+    low: Sequence[float | None] = ()
+    high: Sequence[float | None] = ()
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    kind: str = "line"
+    """line, bar or points."""
+    log_x: bool = False
+    log_y: bool = False
+    level: float | None = None
+    """A horizontal line, such as a target."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says, what was measured, and whether it is so."""
+
+    what: str
+    paper: str
+    measured: str
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything a recipe shows."""
+
+    name: str
+    title: str
+    panels: Sequence[Panel]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    claims: Sequence[Claim]
+    notes: Sequence[str] = field(default_factory=tuple)
+    """How to read it: definitions, what was fixed, what differs from the paper."""
+
+    cost: Mapping[str, Any] = field(default_factory=dict)
+    """Of the runs that no recipe before it needed: how many, their seconds of training, and on what."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)

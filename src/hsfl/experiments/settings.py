@@ -1,0 +1,143 @@
+"""The setting of all experiments, one for every strategy: what is trained, for how long, and on which machines.
+
+The paper's own (SGD, step 5e-4, VGG-16 without normalisation) stays at chance level; the recipe `setting` shows what
+was tried instead. Full size is the paper's system and VGG-16 on CIFAR-10 and MNIST, for a GPU; quick is the scenario
+mnist-mini with LeNet-5, which shows the same things small, in minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hsfl import api
+from hsfl.problem.scenario import Scenario, scenario_from_dict
+
+#: By data set at full size: the built-in scenario, rounds, and what else is particular.
+_FULL: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "cifar10": ("paper", 2000, {"data.augment": ["flip"]}),
+    "mnist": ("paper-mnist", 600, {"training.evaluate_every": 25}),
+}
+_FULL_TRAINING: dict[str, Any] = {
+    "training.optimizer": "momentum",
+    "training.learning_rate": 0.02,
+    "training.weight_decay": 5e-4,
+    "training.evaluate_every": 50,
+    "training.replan_every": 200,
+}
+_QUICK_TRAINING: dict[str, Any] = {
+    "training.optimizer": "momentum",
+    "training.learning_rate": 0.01,
+    "training.evaluate_every": 10,
+    "training.replan_every": 40,
+    "training.probe_batches": 2,
+}
+#: The planner's target: what full synchronisation would reach in so many rounds, made easier by so much of itself.
+HORIZON, SLACK = 3000.0, 1.0
+DEVICE_TO_CLOUD = "15 Mbps"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `hsfl reproduce` was asked for."""
+
+    quick: bool = False
+    seeds: tuple[int, ...] = (0, 1, 2)
+    device: str = "auto"
+    precision: str = "fp32"
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        return ("mnist-mini",) if self.quick else tuple(_FULL)
+
+    @property
+    def dataset(self) -> str:
+        """That of the experiments on one."""
+        return self.datasets[0]
+
+    @property
+    def cuts(self) -> tuple[int, int]:
+        """Of the ablation of intervals: the paper's."""
+        return (1, 3) if self.quick else (3, 8)
+
+    @property
+    def some_cuts(self) -> tuple[tuple[int, int], ...]:
+        """Of the ablation of cuts, from shallow to deep."""
+        return ((1, 2), (2, 3), (3, 4)) if self.quick else ((3, 8), (5, 10), (7, 12), (9, 14))
+
+    @property
+    def rare(self) -> tuple[int, int]:
+        """The long intervals of the ablation of cuts: the paper's, shortened with the training when quick."""
+        return (40, 8) if self.quick else (140, 20)
+
+    @property
+    def some_intervals(self) -> tuple[tuple[int, int], ...]:
+        """Of the trade between accuracy and traffic."""
+        return ((1, 1), (20, 4), (4, 20), (20, 20)) if self.quick else ((1, 1), (5, 5), (50, 5), (5, 50), (50, 50))
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """Of compute and communication rates."""
+        return (0.25, 1.0) if self.quick else (0.25, 1.0, 4.0)
+
+    def scenario(self, dataset: str, partition: str, seed: int, overrides: Mapping[str, Any] | None = None) -> Scenario:
+        """The setting with one data set, partition and seed; the machines are the same for all seeds."""
+        name, rounds, particular = ("mnist-mini", 160, {}) if self.quick else _FULL[dataset]
+        changes = {
+            **(_QUICK_TRAINING if self.quick else _FULL_TRAINING),
+            **particular,
+            "name": dataset,
+            "training.rounds": rounds,
+            "training.seed": seed,
+            "training.device": self.device,
+            "training.precision": self.precision,
+            "training.checkpoint_every": 0,
+            "data.partition": partition,
+            "convergence.drift": "refined",
+        }
+        if not self.quick:
+            changes |= {"convergence.rounds": HORIZON, "convergence.slack": SLACK}
+        return api.load_scenario(name, changes | dict(overrides or {}), planning=False)
+
+
+def fixed(cuts: tuple[int, ...], intervals: tuple[int, ...]) -> dict[str, Any]:
+    """One plan throughout, for three tiers with one machine at the top."""
+    return {"training.strategy": "fixed", "training.cuts": list(cuts), "training.intervals": [*intervals, 1]}
+
+
+def client_edge(scenario: Scenario) -> Scenario:
+    """Without the top tier: the edge servers hold the rest of the model, and the fed server averages them."""
+    raw = copy.deepcopy(dict(scenario.raw))
+    raw["tiers"] = raw["tiers"][:-1]
+    for link in ("uplink", "downlink"):
+        raw["tiers"][-1].pop(link)
+    return _changed(scenario, raw)
+
+
+def client_cloud(scenario: Scenario) -> Scenario:
+    """Without the tiers between: devices and the cloud, over a slow link."""
+    raw = copy.deepcopy(dict(scenario.raw))
+    raw["tiers"] = [raw["tiers"][0], raw["tiers"][-1]]
+    rate = DEVICE_TO_CLOUD if scenario.spec.model.name == "vgg16" else "1 Mbps"
+    raw["tiers"][0] |= {"uplink": rate, "downlink": rate}
+    return _changed(scenario, raw)
+
+
+def scaled(scenario: Scenario, compute: float, communication: float) -> Scenario:
+    """The same machines, all faster or slower by a factor, and all their links by another."""
+    raw = copy.deepcopy(dict(scenario.raw))
+    for tier, drawn in zip(raw["tiers"], scenario.system.tiers, strict=True):
+        tier["compute"] = (drawn.compute_flops * compute).tolist()
+        for link in ("uplink", "downlink", "fed_uplink", "fed_downlink"):
+            rates = getattr(drawn, f"{link}_bps")
+            if link in tier and rates is not None:
+                tier[link] = (rates * communication).tolist()
+    return _changed(scenario, raw)
+
+
+def _changed(scenario: Scenario, raw: dict[str, Any]) -> Scenario:
+    convergence = raw.get("convergence", {})
+    convergence.pop("gradient_dissimilarity", None)  # one list per tier; it is measured while training
+    return scenario_from_dict(raw, scenario.source, scenario.folder, scenario.measure)

@@ -1,0 +1,97 @@
+"""Trained runs, kept by what they learn from, so that none is trained twice.
+
+The content of a run is its model, data, partition, seed, optimiser, tree of machines and strategy: all but how fast
+the machines are. A stored run of the same content is taken over, with the clock run again, if its strategy chooses
+the same plans on the machines wanted; else the run is trained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hsfl import api
+from hsfl.errors import HsflError
+from hsfl.problem.scenario import Scenario
+from hsfl.runs.callback import Callback
+from hsfl.runs.retime import retimed
+from hsfl.runs.run import Run
+from hsfl.strategies import make_strategy
+
+#: Of [training]: what matters for neither the weights nor the plans.
+_ASIDE = {"seed", "strategy_seed", "device", "backend", "checkpoint_every", "keep_checkpoints"}
+
+
+class Store:
+    """A folder of run folders, without their weights."""
+
+    def __init__(self, folder: Path, data: Path | None = None) -> None:
+        self.folder, self.data = folder, data
+        self.trained: list[Path] = []
+        """The runs this store had to train."""
+        self._known: dict[str, list[Run]] = {}
+
+    def find(self, scenario: Scenario) -> Run | None:
+        """The run of a scenario, if one is stored that is also its run."""
+        for run in self._runs(content(scenario)):
+            if run.finished and (found := retimed(run, scenario)) is not None:
+                return found
+        return None
+
+    def run(self, scenario: Scenario, callbacks: Sequence[Callback] = ()) -> Run:
+        """The run of a scenario: as stored, else gone on with if it was interrupted, else trained."""
+        if (found := self.find(scenario)) is not None:
+            return found
+        key = content(scenario)
+        runs = self._runs(key)
+        begun = next((run for run in runs if not run.finished and run.scenario == scenario.raw), None)
+        if begun is not None:
+            self.trained.append(begun.folder)
+            run = api.resume(begun.folder, callbacks=callbacks, data=self.data)
+            runs.remove(begun)
+        else:
+            number = 1 + max((int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"{key}-*")), default=0)
+            folder = self.folder / f"{key}-{number}"
+            self.trained.append(folder)
+            run = api.train(scenario, callbacks=callbacks, out=folder, data=self.data)
+        shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
+        (run.folder / "model.safetensors").unlink(missing_ok=True)
+        runs.append(run)
+        return run
+
+    def _runs(self, key: str) -> list[Run]:
+        if key not in self._known:
+            self._known[key] = []
+            for path in sorted(self.folder.glob(f"{key}-*")):
+                try:
+                    self._known[key].append(Run.load(path))
+                except HsflError:  # killed before it began
+                    shutil.rmtree(path, ignore_errors=True)
+        return self._known[key]
+
+
+def content(scenario: Scenario) -> str:
+    """A name for all that a run's weights come from; runs that differ in machines only may have the same."""
+    spec = scenario.spec
+    seed = spec.seed if spec.training.seed is None else spec.training.seed
+    strategy = make_strategy(scenario)
+    parts: dict[str, Any] = {
+        "model": spec.model.model_dump(),
+        "data": spec.data and spec.data.model_dump(),
+        "training": spec.training.model_dump(exclude=_ASIDE),
+        "seeds": [seed, getattr(strategy, "seed", None) if strategy.replans else None],
+        "tree": [[tier.entities, tier.parents] for tier in spec.tiers],
+        "convergence": _target(scenario) if strategy.measures else None,
+        "folder": scenario.folder and str(scenario.folder.resolve()),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _target(scenario: Scenario) -> dict[str, Any]:
+    """What plans depend on, besides machines and what is measured."""
+    wanted = {"target", "rounds", "slack", "drift"} if scenario.spec.training.constants == "measured" else None
+    return scenario.spec.convergence.model_dump(include=wanted)

@@ -1,0 +1,64 @@
+"""A run on other machines, without training it again.
+
+What is learnt depends on the schedule of cuts and intervals, not on the machines. So a run is also what would have
+happened on any other machines for which its strategy, asked again at every plan with the constants that were measured
+then, chooses the same: only the clock has to be run again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hsfl.engine.algorithm import constants_from_dict, proposed
+from hsfl.engine.clock import Clock
+from hsfl.errors import InfeasibleError
+from hsfl.problem.dynamics import Conditions
+from hsfl.problem.plan import Plan
+from hsfl.problem.scenario import Scenario
+from hsfl.problem.strategy import Strategy
+from hsfl.runs.run import Run
+from hsfl.strategies import make_strategy
+
+
+def retimed(run: Run, scenario: Scenario, strategy: Strategy | None = None) -> Run | None:
+    """The run with the seconds and bytes of the scenario's machines; None if other plans would be made on them.
+
+    The scenario is to differ from the run's in machines only.
+    """
+    strategy = strategy or make_strategy(scenario)
+    conditions, training = Conditions(scenario), scenario.spec.training
+    clock = Clock(scenario.training_problem)
+    tiers = [tier.name for tier in clock.problem.system.tiers]
+    probes = 2 * training.probe_batches if strategy.measures and training.constants == "measured" else 0
+    made = {record["round"]: record for record in run.plans}
+    metrics: list[dict[str, Any]] = []
+    plans: list[dict[str, Any]] = []
+    plan: Plan | None = None
+    for line in run.metrics:
+        if line["round"] > 0:
+            clock.see(conditions.at(line["round"] - 1, clock.time_s))
+            if (record := made.get(line["round"] - 1)) is not None:
+                problem = replace(scenario.training_problem, system=clock.problem.system)
+                if record["constants"] is not None:
+                    problem = replace(problem, constants=constants_from_dict(record["constants"]))
+                try:
+                    chosen = proposed(strategy, problem, plan, record["round"])
+                except InfeasibleError:
+                    if plan is None:
+                        return None
+                    chosen = plan
+                if [list(chosen.cuts), list(chosen.intervals)] != [record["cuts"], record["intervals"]]:
+                    return None
+                if plan is not None and plan.cuts != chosen.cuts:
+                    clock.move(plan.cuts, chosen.cuts)
+                plan = chosen
+                clock.split(plan.cuts, probes)
+                plans.append(record | {"time_s": clock.time_s})
+            assert plan is not None
+            clock.split(plan.cuts)
+            for tier in line.get("drift", ()):
+                clock.average(plan.cuts, tiers.index(tier))
+        metrics.append(line | {"time_s": clock.time_s, "bytes": clock.bytes})
+    summary = run.summary and run.summary | {"time_s": clock.time_s, "bytes": clock.bytes}
+    return replace(run, scenario=dict(scenario.raw), metrics=metrics, plans=plans, summary=summary)
