@@ -136,7 +136,7 @@ def bcd_gap(systems: int, seed: int = 0, progress: Callable[[int], None] | None 
     rows, every, above = [], np.array(gaps["all"]), "above the optimum (%)"
     for label, mark in marks.items():
         shares = np.mean([[g.gap < OPTIMAL, g.other_cuts, g.other_intervals] for g in groups[label]], axis=0)
-        slowdown = np.nanmedian([g.slowdown for g in groups[label]])
+        slowdown = _quantile([g.slowdown for g in groups[label]], 0.5)
         rows.append([label, len(groups[label]), *100 * shares, *map(_percent, mark), slowdown])
     drawn = {k: [_percent(g, LEAST_GAP) for g in v] for k, v in gaps.items() if "drift" in k}
     in_order = [Series(k, [(i + 1) / len(v) for i in range(len(v))], v) for k, v in drawn.items()]

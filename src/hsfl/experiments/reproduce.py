@@ -70,7 +70,7 @@ def reproduce(
 
 def _cost(runs: Iterable[Run], costed: set[Path]) -> dict[str, Any]:
     new = {run.folder: run for run in runs if run.folder not in costed}
-    costed |= new.keys()
+    costed.update(new)
     return {
         "runs": len(new),
         "training_s": round(sum((run.summary or {}).get("wall_s", 0.0) for run in new.values()), 1),

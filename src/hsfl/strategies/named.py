@@ -39,7 +39,7 @@ from hsfl.planner.exact import ExactSolver
 from hsfl.planner.solve import solve
 from hsfl.planner.terms import Terms
 from hsfl.problem.plan import NEVER, Plan
-from hsfl.problem.problem import Problem
+from hsfl.problem.problem import Constants, Problem
 
 PLANNED, RANDOM, DEPTH_AWARE, NEVER_AVERAGED, FASTEST = "planned", "random", "depth-aware", "never", "fastest"
 #: By name: how intervals and cuts are chosen; None is given.
@@ -109,9 +109,9 @@ class Named:
 
     def _cuts(self, problem: Problem, rng: np.random.Generator) -> tuple[int, ...]:
         if self.cuts == RANDOM:
-            return random_cuts(Terms.of(problem, allow_empty_tiers=self.allow_empty_tiers).segments, rng)
+            return random_cuts(Terms.of(_aside(problem), allow_empty_tiers=self.allow_empty_tiers).segments, rng)
         if self.cuts == FASTEST:
-            return fastest_round_cuts(problem, allow_empty_tiers=self.allow_empty_tiers)
+            return fastest_round_cuts(_aside(problem), allow_empty_tiers=self.allow_empty_tiers)
         return tuple(int(c) for c in self.cuts)
 
     def _best_cuts(self, problem: Problem, intervals: tuple[int, ...]) -> Plan:
@@ -123,3 +123,10 @@ class Named:
                 if not np.isfinite(target):
                     raise
                 problem = replace(problem, constants=replace(problem.constants, target=target))
+
+
+def _aside(problem: Problem) -> Problem:
+    """The problem with convergence left aside: its constants need not be known to choose without them."""
+    M, L = problem.system.num_tiers, problem.num_layers
+    nothing = Constants(1.0, 1.0, 1.0, np.zeros(L), np.zeros(L), np.zeros((M, L)), "paper")
+    return replace(problem, constants=nothing)

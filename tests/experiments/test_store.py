@@ -1,0 +1,134 @@
+"""Runs are kept by what they learn from, and none is trained twice."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import hsfl
+from hsfl.engine.algorithm import DivergedError
+from hsfl.experiments.recipe import Recipe
+from hsfl.experiments.reproduce import Progress, reproduce
+from hsfl.experiments.resources import strategies_runs, trees_runs
+from hsfl.experiments.result import Result
+from hsfl.experiments.settings import Settings, client_edge, scaled
+from hsfl.experiments.store import Store, content
+from hsfl.problem.scenario import Scenario
+
+SETTINGS = Settings(quick=True, seeds=(0,))
+SHORT = {"training.rounds": 4, "training.evaluate_every": 2, "training.replan_every": 2}
+
+
+def short(strategy: str = "HSFL", seed: int = 0, **changes: object) -> Scenario:
+    overrides = {**SHORT, "training.strategy": strategy} | {f"training.{k}": v for k, v in changes.items()}
+    return SETTINGS.scenario("mnist-mini", "shards", seed, overrides)
+
+
+def test_runs_that_differ_in_timing_only_are_trained_once(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    first = store.run(short("RMA+RMS"))
+    for compute, communication in ((1, 1), (0.5, 1), (1, 0.1), (3, 7)):
+        run = store.run(scaled(short("RMA+RMS"), compute, communication))
+        assert [line.get("accuracy") for line in run.metrics] == [line.get("accuracy") for line in first.metrics]
+        assert (run.metrics[-1]["time_s"] == first.metrics[-1]["time_s"]) == (compute == communication == 1)
+    assert len(store.trained) == 1
+    again = Store(tmp_path)
+    assert again.run(scaled(short("RMA+RMS"), 2, 2)).metrics[-1]["time_s"] == first.metrics[-1]["time_s"] / 2
+    assert not again.trained
+
+
+def test_a_planned_run_is_trained_anew_only_where_other_plans_are_made(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.run(short())
+    store.run(scaled(short(), 4, 4))
+    assert len(store.trained) == 1
+    slow = store.run(scaled(short(), 1 / 64, 1))
+    assert len(store.trained) == 2
+    assert store.run(scaled(short(), 1, 64)).metrics[-1]["time_s"] == slow.metrics[-1]["time_s"] / 64
+    assert len(store.trained) == 2  # 64 times the links is 1/64 of the compute, in other seconds
+
+
+def test_what_changes_the_weights_changes_the_content() -> None:
+    one = content(short())
+    same = [
+        scaled(short(), 2, 3),
+        short(device="cpu", checkpoint_every=7),
+        SETTINGS.scenario("mnist-mini", "shards", 0, {**SHORT, "convergence.smoothness": 9.0, "name": "other"}),
+    ]
+    other = [
+        short(seed=1),
+        short("RMA+MS"),
+        short(learning_rate=0.5),
+        short(rounds=5),
+        client_edge(short()),
+        SETTINGS.scenario("mnist-mini", "iid", 0, SHORT),
+        SETTINGS.scenario("mnist-mini", "shards", 0, {**SHORT, "convergence.slack": 1.0}),
+    ]
+    assert {content(scenario) for scenario in same} == {one}
+    assert len({one, *map(content, other)}) == 1 + len(other)
+    random = [content(short("RMA+RMS", strategy_seed=seed)) for seed in (0, 1)]
+    assert random[0] == content(short("RMA+RMS")) != random[1]
+
+
+class Stop(hsfl.Callback):
+    """Interrupts after a round."""
+
+    def on_round(self, record: dict[str, object]) -> None:
+        if record["round"] == 2:
+            raise RuntimeError("enough")
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
+    store = Store(tmp_path / "one")
+    with pytest.raises(RuntimeError, match="enough"):
+        store.run(short(), [Stop()])
+    again = Store(tmp_path / "one")
+    run = again.run(short())
+    assert [path.name for path in again.trained] == [path.name for path in store.trained]
+    whole = Store(tmp_path / "two").run(short())
+    assert run.metrics == whole.metrics and run.plans == whole.plans
+    assert not (run.folder / "checkpoints").exists() and not (run.folder / "model.safetensors").exists()
+
+
+def test_a_folder_of_a_run_that_never_began_is_replaced(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    run = store.run(short())
+    shutil.rmtree(run.folder)
+    run.folder.mkdir()
+    assert Store(tmp_path).run(short()).metrics == run.metrics
+
+
+def _result(settings: Settings, found: object) -> Result:
+    return Result("x", "", [], [], [], [])
+
+
+def test_recipes_share_runs_and_one_that_diverges_is_left_out(tmp_path: Path) -> None:
+    recipes = [
+        Recipe("a", "", _result, lambda settings: {("one",): short(), ("two",): short("RMA+RMS")}),
+        Recipe("b", "", _result, lambda settings: {("same",): short(), ("wild",): short(learning_rate=1e6)}),
+        Recipe("c", "", _result, lambda settings: {("same",): short()}),
+    ]
+    store, seen = Store(tmp_path), Progress()
+
+    def see(progress: Progress) -> None:
+        nonlocal seen
+        seen = progress
+
+    results = list(reproduce(recipes, SETTINGS, store, on_progress=see))
+    assert [result.cost["runs"] for result in results] == [2, 0]  # a and c
+    assert (seen.total, seen.done, seen.left, seen.trained) == (3, 3, 0, 3)
+    assert len(seen.failed) == 1 and seen.failed[0].startswith("b: wild: round")
+    with pytest.raises(DivergedError):
+        store.run(short(learning_rate=1e6))
+
+
+def test_scaling_the_resources_trains_each_schedule_once(tmp_path: Path) -> None:
+    """Figures 6 and 7 at their smallest: the runs of strategies that do not look at the machines are shared."""
+    store = Store(tmp_path)
+    for runs in (strategies_runs(SETTINGS), trees_runs(SETTINGS)):
+        for key, scenario in runs.items():
+            if key[0] in ("RMA+RMS", "DAMA+RMS"):
+                store.run(scenario.with_overrides(SHORT))
+    assert len(store.trained) == 2
