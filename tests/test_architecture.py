@@ -24,7 +24,7 @@ ALLOWED = {
     "engine": {"errors", "files", "problem", "theory"},
     "runs": {"errors", "files", "problem", "strategies", "models", "data", "engine"},
     "api": {"errors", "problem", "theory", "planner", "strategies", "models", "engine", "runs"},
-    "experiments": {"errors", "problem", "theory", "planner", "strategies", "models", "engine", "runs", "api"},
+    "experiments": {"errors", "files", "problem", "theory", "planner", "strategies", "models", "engine", "runs", "api"},
     "report": {"errors", "files", "problem", "theory", "planner", "runs", "experiments"},
     "cli": {"errors", "files", "problem", "planner", "models", "data", "runs", "experiments", "report", "api"},
     "__init__": {"errors", "problem", "planner", "runs", "api"},

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import hsfl
-from hsfl.engine.algorithm import DivergedError
+from hsfl.experiments.measures import evaluations, final_accuracy
 from hsfl.experiments.recipe import Recipe
-from hsfl.experiments.reproduce import Progress, reproduce
+from hsfl.experiments.reproduce import reproduce
 from hsfl.experiments.resources import strategies_runs, trees_runs
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings, client_edge, scaled
-from hsfl.experiments.store import Store, content
+from hsfl.experiments.store import DIVERGED, Store, content
 from hsfl.problem.scenario import Scenario
 
 SETTINGS = Settings(quick=True, seeds=(0,))
@@ -104,24 +104,36 @@ def _result(settings: Settings, found: object) -> Result:
     return Result("x", "", [], [], [], [])
 
 
-def test_recipes_share_runs_and_one_that_diverges_is_left_out(tmp_path: Path) -> None:
+def test_recipes_share_runs(tmp_path: Path) -> None:
     recipes = [
         Recipe("a", "", _result, lambda settings: {("one",): short(), ("two",): short("RMA+RMS")}),
-        Recipe("b", "", _result, lambda settings: {("same",): short(), ("wild",): short(learning_rate=1e6)}),
-        Recipe("c", "", _result, lambda settings: {("same",): short()}),
+        Recipe("b", "", _result, lambda settings: {("same",): short(), ("three",): short(seed=1)}),
     ]
-    store, seen = Store(tmp_path), Progress()
+    for jobs in (1, 2):
+        store, seen = Store(tmp_path / str(jobs)), []
+        results = list(
+            reproduce(
+                recipes,
+                SETTINGS,
+                store,
+                jobs=jobs,
+                on_progress=lambda p, seen=seen: seen.append((p.done, p.left, p.trained)),
+            )
+        )
+        assert [result.cost["runs"] for result in results] == [2, 1]
+        assert seen[-1] == (3, 0, 3) == (3, 0, len(store.trained))
+        assert [done for done, _, _ in seen] == sorted(done for done, _, _ in seen)
 
-    def see(progress: Progress) -> None:
-        nonlocal seen
-        seen = progress
 
-    results = list(reproduce(recipes, SETTINGS, store, on_progress=see))
-    assert [result.cost["runs"] for result in results] == [2, 0]  # a and c
-    assert (seen.total, seen.done, seen.left, seen.trained) == (3, 3, 0, 3)
-    assert len(seen.failed) == 1 and seen.failed[0].startswith("b: wild: round")
-    with pytest.raises(DivergedError):
-        store.run(short(learning_rate=1e6))
+def test_a_run_that_diverges_is_a_result_too(tmp_path: Path) -> None:
+    wild = short("fixed", learning_rate=1e9, cuts=[1, 3], intervals=[1, 1, 1])
+    store = Store(tmp_path)
+    run = store.run(wild)
+    assert run.summary is not None and run.summary["ended"] == DIVERGED
+    assert [line["round"] for line in evaluations(run)] == [0, 2, 4]
+    assert final_accuracy(run) < 0.2 and evaluations(run)[-1]["time_s"] > 0
+    again = Store(tmp_path)
+    assert again.run(scaled(wild, 2, 2)).summary["ended"] == DIVERGED and not again.trained
 
 
 def test_scaling_the_resources_trains_each_schedule_once(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from hsfl.report.results import draw_result, result_tables, results_markdown, st
 STRATEGIES = ["HSFL", "RMA+MS", "MA+RMS", "RMA+RMS", "DAMA+RMS", "RMA+AMS"]
 KNOWN = [*STRATEGIES, "full sync", "PSL", "3-tier", "client-edge", "client-cloud"]
 CLAIMS = [
-    Claim("HSFL is first | of all", "2.3 times as fast", "1.9 times [1.7, 2.2]", HOLDS),
+    Claim("HSFL is first | of all", "2.3 times as fast", "1.9 times [three seeds]", HOLDS),
     Claim("the gap grows", "from 1.5 to 3.1 times", "from 1.5 to 1.6 times", IN_PART),
     Claim("full sync is slowest", "slowest of all", "PSL is slower", FAILS),
 ]
@@ -83,7 +83,7 @@ def test_panels_are_laid_out_by_their_number(tmp_path, count, rows, columns, pix
     assert grids == {(rows, columns)}
     picture = image.imread(write_result(result, tmp_path)[0])
     assert picture.shape[:2] == (pixels[1], pixels[0])
-    assert len(np.unique(picture.reshape(-1, picture.shape[2]), axis=0)) > 50  # something is drawn
+    assert 0.01 < (picture[..., :3].min(axis=2) < 0.5).mean() < 0.2  # lines on white
 
 
 def test_the_files_of_a_result(tmp_path):
@@ -145,6 +145,7 @@ def test_other_labels_take_what_is_free():
     found = styles(["one", "HSFL", "two", "one"])
     assert list(found) == ["one", "HSFL", "two"]
     assert len({style.colour for style in found.values()}) == 3
+    assert all(len({s.colour for s in styles([label, "other"]).values()}) == 2 for label in KNOWN)
     many = styles(f"label {i}" for i in range(39))
     assert len({style[:2] for style in many.values()}) == 39
     assert styles(["HSFL"])["HSFL"] not in many.values()
@@ -235,6 +236,7 @@ def test_bars_stand_side_by_side_and_never_is_written():
     assert never.get_position()[0] == pytest.approx(1.21)  # the middle of the second half of the group at 1
     whiskers = hsfl.errorbar.lines[2][0].get_segments()
     assert [[y for _, y in segment] for segment in whiskers] == [[0.5, 3.0], [1.5, 4.0]]
+    assert psl.errorbar.lines[2][0].get_colors()[0, :3].min() > 0.4  # seen on black
 
 
 def test_a_bar_of_nothing_is_not_never():
@@ -248,7 +250,7 @@ def test_the_least_bar_is_seen_on_a_logarithmic_axis():
     axes = draw_result(make(bar_panel([Series("PSL", ["a", "b"], [10.0, 1e4])], log_y=True))).axes[0]
     assert axes.get_yscale() == "log"
     low, high = axes.get_ylim()
-    assert low < 7 and high > 1e4
+    assert low < 4 and high > 1e4
 
 
 def test_points_have_no_line_and_log_axes():
@@ -279,7 +281,7 @@ def test_the_terminal_shows_rows_claims_and_notes():
     for part in result_tables(make()):
         console.print(part)
     text = console.export_text(styles=False, clear=False)
-    for cell in ("Time to target", "12.35", "12,345", "–", "yes", "1.9 times [1.7, 2.2]", "Three seeds."):
+    for cell in ("Time to target", "12.35", "12,345", "–", "yes", "1.9 times [three seeds]", "Three seeds."):
         assert cell in text
     coloured = console.export_text(styles=True)
     for verdict, code in ((HOLDS, 32), (IN_PART, 33), (FAILS, 31)):

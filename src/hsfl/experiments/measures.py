@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor, inf, isfinite
+from typing import Any
 
 import numpy as np
 
 from hsfl.experiments.result import Series
+from hsfl.experiments.store import DIVERGED
 from hsfl.runs.run import Run, total_bytes
 from hsfl.runs.stopping import WINDOW, is_converged
 
@@ -16,9 +18,21 @@ from hsfl.runs.stopping import WINDOW, is_converged
 LAST = 5
 
 
+def evaluations(run: Run) -> list[dict[str, Any]]:
+    """Of a run that diverged, as many as of any other: from there on it knows as little as at the start."""
+    lines = run.evaluations()
+    if (run.summary or {}).get("ended") != DIVERGED:
+        return lines
+    training, last = run.scenario["training"], run.metrics[-1]
+    chance, pace = lines[0]["accuracy"], last["time_s"] / max(1, last["round"])
+    later = range(lines[-1]["round"], training["rounds"], training["evaluate_every"])
+    missing = [round_ + training["evaluate_every"] for round_ in later]
+    return lines + [last | {"round": r, "time_s": r * pace, "accuracy": chance} for r in missing]
+
+
 def final_accuracy(run: Run) -> float:
     """The mean of the last evaluations."""
-    return float(np.mean([line["accuracy"] for line in run.evaluations()[-LAST:]]))
+    return float(np.mean([line["accuracy"] for line in evaluations(run)[-LAST:]]))
 
 
 def time_to(run: Run, target: float) -> float:
@@ -28,7 +42,7 @@ def time_to(run: Run, target: float) -> float:
 
 
 def end_s(run: Run) -> float:
-    return float(run.metrics[-1]["time_s"])
+    return float(evaluations(run)[-1]["time_s"])
 
 
 @dataclass(frozen=True)
@@ -42,7 +56,7 @@ class Converged:
 
 
 def converged(run: Run) -> Converged:
-    lines = run.evaluations()
+    lines = evaluations(run)
     accuracies = [line["accuracy"] for line in lines]
     found = next((k for k in range(1, len(lines) + 1) if is_converged(accuracies[:k])), None)
     k = found or len(lines)
@@ -57,7 +71,7 @@ def target_below(runs: Sequence[Run], points: float = 0.05) -> float:
 
 def over_seeds(label: str, runs: Sequence[Run], x: Callable[[dict[str, object]], float]) -> Series:
     """Accuracy in percent against something of an evaluation: the mean, the least and the most of all seeds."""
-    lines = [run.evaluations() for run in runs]
+    lines = [evaluations(run) for run in runs]
     count = min(map(len, lines))
     xs = np.array([[x(line) for line in of_run[:count]] for of_run in lines])
     ys = 100 * np.array([[line["accuracy"] for line in of_run[:count]] for of_run in lines])

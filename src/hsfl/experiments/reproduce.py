@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hsfl.engine.algorithm import DivergedError
-from hsfl.experiments.recipe import Key, Recipe
+from hsfl.experiments.recipe import Recipe
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings
-from hsfl.experiments.store import Store
+from hsfl.experiments.store import Store, content
 from hsfl.problem.scenario import Scenario
 from hsfl.runs.callback import Callback
 from hsfl.runs.run import Run
@@ -24,7 +25,6 @@ class Progress:
     total: int = 0
     done: int = 0
     trained: int = 0
-    failed: list[str] = field(default_factory=list)
     current: str = ""
 
     @property
@@ -32,40 +32,82 @@ class Progress:
         return self.total - self.done
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    name: str
+    scenario: Scenario
+
+
 def reproduce(
     recipes: Sequence[Recipe],
     settings: Settings,
     store: Store,
     *,
+    jobs: int = 1,
     callbacks: Sequence[Callback] = (),
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Iterator[Result]:
-    """The results of recipes, each as soon as its runs are there; one with a run that diverged is left out."""
+    """The results of recipes, each as soon as its runs are there.
+
+    With several jobs, so many runs are trained side by side before the first result, each on one core; callbacks then
+    hear nothing.
+    """
     wanted = {recipe.name: recipe.runs(settings) for recipe in recipes}
-    found: dict[str, Run | None] = {}
+    runs: dict[str, _Wanted] = {}
+    for name, of_recipe in wanted.items():
+        for key, scenario in of_recipe.items():
+            runs.setdefault(_same(scenario), _Wanted(f"{name}: {', '.join(map(str, key))}", scenario))
+    progress = Progress(total=len(runs))
+    if jobs > 1:
+        _side_by_side(runs, store, jobs, progress, on_progress)
+    found: dict[str, Run] = {}
     costed: set[Path] = set()
-    progress = Progress(total=len({_same(scenario) for runs in wanted.values() for scenario in runs.values()}))
     for recipe in recipes:
-        of_recipe: dict[Key, Run] = {}
-        for key, scenario in wanted[recipe.name].items():
-            same = _same(scenario)
-            if same not in found:
-                progress.current = f"{recipe.name}: {', '.join(map(str, key))}"
+        names = {key: _same(scenario) for key, scenario in wanted[recipe.name].items()}
+        for name in names.values():
+            if name not in found:
+                progress.current = runs[name].name
                 on_progress(progress)
                 before = len(store.trained)
-                try:
-                    found[same] = store.run(scenario, callbacks)
-                except DivergedError as error:
-                    found[same] = None
-                    progress.failed.append(f"{progress.current}: {error}")
+                found[name] = store.run(runs[name].scenario, callbacks)
                 progress.trained += len(store.trained) - before
-                progress.done += 1
-            if (run := found[same]) is not None:
-                of_recipe[key] = run
+                progress.done += jobs == 1
         progress.current = f"{recipe.name}: {recipe.about}"
         on_progress(progress)
-        if len(of_recipe) == len(wanted[recipe.name]):
-            yield replace(recipe.show(settings, of_recipe), cost=_cost(of_recipe.values(), costed))
+        result = recipe.show(settings, {key: found[name] for key, name in names.items()})
+        yield replace(result, cost=_cost((found[name] for name in names.values()), costed))
+
+
+def _side_by_side(
+    runs: dict[str, _Wanted], store: Store, jobs: int, progress: Progress, on_progress: Callable[[Progress], None]
+) -> None:
+    """Train in processes of their own what the store lacks."""
+    groups: dict[str, list[_Wanted]] = {}
+    for run in runs.values():
+        groups.setdefault(content(run.scenario), []).append(run)
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        futures = {
+            pool.submit(_train, store.folder, store.data, [run.scenario for run in group]): group
+            for group in groups.values()
+        }
+        for future in as_completed(futures):
+            store.trained += future.result()
+            progress.trained = len(store.trained)
+            for run in futures[future]:
+                progress.done += 1
+                progress.current = run.name
+                on_progress(progress)
+
+
+def _train(folder: Path, data: Path | None, scenarios: list[Scenario]) -> list[Path]:
+    """Runs of one content, one after the other, for the later may be the earlier in other seconds."""
+    import torch
+
+    torch.set_num_threads(1)
+    store = Store(folder, data)
+    for scenario in scenarios:
+        store.run(scenario)
+    return store.trained
 
 
 def _cost(runs: Iterable[Run], costed: set[Path]) -> dict[str, Any]:
@@ -80,5 +122,4 @@ def _cost(runs: Iterable[Run], costed: set[Path]) -> dict[str, Any]:
 
 def _same(scenario: Scenario) -> str:
     """Equal for scenarios that are one and the same run."""
-    raw: dict[str, Any] = dict(scenario.raw)
-    return repr(raw)
+    return repr(dict(scenario.raw))

@@ -31,7 +31,7 @@ _QUICK_TRAINING: dict[str, Any] = {
     "training.optimizer": "momentum",
     "training.learning_rate": 0.01,
     "training.evaluate_every": 10,
-    "training.replan_every": 40,
+    "training.replan_every": 30,
     "training.probe_batches": 2,
 }
 #: The planner's target: what full synchronisation would reach in so many rounds, made easier by so much of itself.
@@ -70,7 +70,7 @@ class Settings:
     @property
     def rare(self) -> tuple[int, int]:
         """The long intervals of the ablation of cuts: the paper's, shortened with the training when quick."""
-        return (40, 8) if self.quick else (140, 20)
+        return (30, 6) if self.quick else (140, 20)
 
     @property
     def some_intervals(self) -> tuple[tuple[int, int], ...]:
@@ -84,7 +84,7 @@ class Settings:
 
     def scenario(self, dataset: str, partition: str, seed: int, overrides: Mapping[str, Any] | None = None) -> Scenario:
         """The setting with one data set, partition and seed; the machines are the same for all seeds."""
-        name, rounds, particular = ("mnist-mini", 160, {}) if self.quick else _FULL[dataset]
+        name, rounds, particular = ("mnist-mini", 120, {}) if self.quick else _FULL[dataset]
         changes = {
             **(_QUICK_TRAINING if self.quick else _FULL_TRAINING),
             **particular,

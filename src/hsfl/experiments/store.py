@@ -15,13 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from hsfl import api
+from hsfl.engine.algorithm import DivergedError
 from hsfl.errors import HsflError
+from hsfl.files import write_whole
 from hsfl.problem.scenario import Scenario
 from hsfl.runs.callback import Callback
 from hsfl.runs.retime import retimed
 from hsfl.runs.run import Run
 from hsfl.strategies import make_strategy
 
+#: How a run ended whose loss was no longer finite.
+DIVERGED = "diverged"
 #: Of [training]: what matters for neither the weights nor the plans.
 _ASIDE = {"seed", "strategy_seed", "device", "backend", "checkpoint_every", "keep_checkpoints"}
 
@@ -49,19 +53,23 @@ class Store:
         key = content(scenario)
         runs = self._runs(key)
         begun = next((run for run in runs if not run.finished and run.scenario == scenario.raw), None)
-        if begun is not None:
-            self.trained.append(begun.folder)
-            run = api.resume(begun.folder, callbacks=callbacks, data=self.data)
-            runs.remove(begun)
-        else:
-            number = 1 + max((int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"{key}-*")), default=0)
-            folder = self.folder / f"{key}-{number}"
-            self.trained.append(folder)
-            run = api.train(scenario, callbacks=callbacks, out=folder, data=self.data)
-        shutil.rmtree(run.folder / "checkpoints", ignore_errors=True)
-        (run.folder / "model.safetensors").unlink(missing_ok=True)
-        runs.append(run)
-        return run
+        number = 1 + max((int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"{key}-*")), default=0)
+        folder = begun.folder if begun is not None else self.folder / f"{key}-{number}"
+        self.trained.append(folder)
+        try:
+            if begun is not None:
+                runs.remove(begun)
+                api.resume(folder, callbacks=callbacks, data=self.data)
+            else:
+                api.train(scenario, callbacks=callbacks, out=folder, data=self.data)
+        except DivergedError as error:
+            if not folder.exists():  # the model as it starts
+                raise
+            _close(folder, str(error))
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        (folder / "model.safetensors").unlink(missing_ok=True)
+        runs.append(Run.load(folder))
+        return runs[-1]
 
     def _runs(self, key: str) -> list[Run]:
         if key not in self._known:
@@ -72,6 +80,13 @@ class Store:
                 except HsflError:  # killed before it began
                     shutil.rmtree(path, ignore_errors=True)
         return self._known[key]
+
+
+def _close(folder: Path, why: str) -> None:
+    """A run that diverged is a result too: it ends where it did."""
+    last = Run.load(folder).metrics[-1]
+    summary = {"ended": DIVERGED, "why": why, "rounds": last["round"], "time_s": last["time_s"]}
+    write_whole(folder / "summary.json", json.dumps(summary, indent=2).encode(), replace=True)
 
 
 def content(scenario: Scenario) -> str:

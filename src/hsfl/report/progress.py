@@ -24,7 +24,8 @@ class RunsProgress(Callback):
         self.console = console or Console(highlight=False)
         self.seen = Progress()
         self.round, self.rounds, self.accuracy = 0, 0.0, 0.0
-        self.training_s, self.started = 0.0, 0.0
+        self.training_s, self.started = 0.0, time.perf_counter()
+        self.done = 0
         self.live = Live(console=self.console, refresh_per_second=4, get_renderable=self._text)
 
     def __enter__(self) -> Self:
@@ -36,20 +37,22 @@ class RunsProgress(Callback):
         self.live.stop()
 
     def update(self, progress: Progress) -> None:
-        self.seen, self.round = progress, 0
+        if not self.console.is_terminal and progress.done > self.done and not self.training_s:  # trained side by side
+            self.console.print(f"[{progress.done}/{progress.total}] {progress.current}", markup=False, soft_wrap=True)
+        self.seen, self.round, self.done = progress, 0, progress.done
 
     def print(self, *renderables: Any) -> None:
         self.console.print(*renderables, sep="\n")
 
     def on_start(self, folder: Path, scenario: Scenario, round_: int) -> None:
         self.round, self.rounds = round_, round_limit(scenario.spec.training)
-        self.started = time.perf_counter()
+        self.run_started = time.perf_counter()
 
     def on_round(self, record: dict[str, Any]) -> None:
         self.round, self.accuracy = record["round"], record.get("accuracy", self.accuracy)
 
     def on_end(self, summary: dict[str, Any]) -> None:
-        took = time.perf_counter() - self.started
+        took = time.perf_counter() - self.run_started
         self.training_s += took
         if not self.console.is_terminal:
             self.console.print(
@@ -65,5 +68,6 @@ class RunsProgress(Callback):
         if self.round:
             parts.append(f"round {self.round:,} of {self.rounds:,.0f}, accuracy {self.accuracy:.1%}")
         if seen.trained and seen.left:
-            parts.append(f"about {format_seconds(self.training_s / seen.trained * seen.left)} left at most")
+            took = (time.perf_counter() - self.started) / seen.done
+            parts.append(f"about {format_seconds(took * seen.left)} left at most")
         return Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
