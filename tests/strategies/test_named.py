@@ -110,6 +110,17 @@ def test_intervals_out_of_reach_get_the_best_cuts_of_an_easier_target(problem: P
         assert plan == ExactSolver(easier).solve(plan.intervals).plan
 
 
+def test_planned_intervals_at_most_double_from_plan_to_plan(problem: Problem) -> None:
+    free = named("HSFL").propose(problem, None, 0)
+    assert min(free.intervals[:2]) > 6  # else there is nothing to limit
+    small = hsfl.Plan((4, 7), (1, 3, 1))
+    plan = named("HSFL").propose(problem, small, 100)
+    assert plan == ExactSolver(problem).solve((2, 6, 1)).plan
+    assert named("HSFL").propose(problem, hsfl.Plan((4, 7), free.intervals), 100) == free
+    drawn = named("MA+RMS").propose(problem, small, 100)
+    assert drawn.intervals == (2, 6, 1)
+
+
 def test_depth_aware_averaging_has_a_period_of_ten(problem: Problem) -> None:
     strategy = named("DAMA+RMS")
     plan = strategy.propose(problem, None, 0)

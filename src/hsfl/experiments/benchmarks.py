@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from math import inf, isfinite
 from typing import Any
 
@@ -119,14 +120,14 @@ _PAPER = {("cifar10", "iid"): (2.1, 8.1), ("cifar10", "shards"): (8.8, 8.0), ("m
 
 
 def converged_time(settings: Settings, found: Found) -> Result:
-    panels: list[Panel] = []
+    places: dict[str, tuple[dict[str, list[Run]], float]] = {}
     rows: list[list[Any]] = []
     claims: list[Claim] = []
     for dataset in settings.datasets:
         for partition, word in PARTITIONS.items():
             of = _by_strategy(settings, found, dataset, partition)
             target = target_below(of[FULL_SYNC])
-            panels += _bars(of, target, f"{dataset}, {word}")
+            places[f"{dataset}, {word}"] = of, target
             for s in of:
                 ends = [converged(run) for run in of[s]]
                 rows.append(
@@ -145,7 +146,7 @@ def converged_time(settings: Settings, found: Found) -> Result:
     return Result(
         "fig5",
         "Converged accuracy and time, HSFL and five benchmarks",
-        panels,
+        _bars(places),
         [
             "data",
             "partition",
@@ -168,19 +169,22 @@ def converged_time(settings: Settings, found: Found) -> Result:
     )
 
 
-def _bars(of: dict[str, list[Run]], target: float, title: str) -> list[Panel]:
-    accuracies = [Spread(tuple(100 * converged(run).accuracy for run in of[s])) for s in STRATEGIES]
-    times = [Spread(tuple(time_to(run, target) / 60 for run in of[s])) for s in STRATEGIES]
+def _bars(places: Mapping[str, tuple[dict[str, list[Run]], float]]) -> list[Panel]:
+    """By place (data set and partition): every strategy's runs, and the target."""
 
-    def series(spreads: list[Spread]) -> list[Series]:
-        return [
-            Series(s, [""], [k.mean], [k.low], [k.high]) if isfinite(k.mean) else Series(s, [""], [None])
-            for s, k in zip(STRATEGIES, spreads, strict=True)
-        ]
+    def series(read: Callable[[Run, float], float]) -> list[Series]:
+        found = []
+        for s in STRATEGIES:
+            spreads = [Spread(tuple(read(run, target) for run in of[s])) for of, target in places.values()]
+            known = [spread if isfinite(spread.mean) else None for spread in spreads]
+            low, high = ([k and getattr(k, end) for k in known] for end in ("low", "high"))
+            found.append(Series(s, list(places), [k and k.mean for k in known], low, high))
+        return found
 
+    targets = ", ".join(f"{target:.0%}" for _, target in places.values())
     return [
-        Panel(title, "", "converged accuracy (%)", series(accuracies), kind="bar"),
-        Panel(title, "", f"minutes to {target:.0%}", series(times), kind="bar", log_y=True),
+        Panel("", "", "converged accuracy (%)", series(lambda run, _: 100 * converged(run).accuracy), kind="bar"),
+        Panel("", "", f"minutes to {targets}", series(lambda run, t: time_to(run, t) / 60), kind="bar", log_y=True),
     ]
 
 

@@ -6,7 +6,16 @@ from itertools import pairwise
 
 import numpy as np
 
-from hsfl.experiments.measures import Spread, final_accuracy, gigabytes, minutes, over_seeds, slowdown, target_below
+from hsfl.experiments.measures import (
+    Spread,
+    final_accuracy,
+    gigabytes,
+    minutes,
+    over_seeds,
+    slowdown,
+    target_below,
+    time_to,
+)
 from hsfl.experiments.recipe import Found, Wanted
 from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series
 from hsfl.experiments.settings import Settings, client_cloud, client_edge, fixed
@@ -46,7 +55,7 @@ def tiers(settings: Settings, found: Found) -> Result:
             )
         )
     for tree in TREES:
-        time = Spread(tuple(run.time_to_accuracy(target) or np.inf for run in runs[tree]))
+        time = Spread(tuple(time_to(run, target) for run in runs[tree]))
         accuracy = Spread(tuple(100 * final_accuracy(run) for run in runs[tree]))
         last = runs[tree][0].plans[-1]
         rows.append([tree, time.text(0), accuracy.text(), str(last["cuts"]), str(last["intervals"])])

@@ -13,9 +13,10 @@
 
 MA and MS are the model aggregation and model splitting of the paper; R is random, DA depth-aware, A adaptive.
 
-- Planned: the planner's optimum for the machines of the moment and the constants as measured. HSFL keeps cuts or
-  intervals that are given and plans the rest (the paper's ablations). Where random intervals keep every cut vector
-  from the target, RMA+MS takes the best cuts for the target doubled as often as it takes.
+- Planned: the planner's optimum for the machines of the moment and the constants as measured, but no interval grows
+  to more than twice its last value from one plan to the next. HSFL keeps cuts or intervals that are given and plans
+  the rest (the paper's ablations). Where random intervals keep every cut vector from the target, RMA+MS takes the best
+  cuts for the target doubled as often as it takes.
 - Random: every interval uniform in 1..25, cuts distinct and uniform in 3..14 of VGG-16's 16 layers (3..L-2 in
   general), as far as memories allow, drawn anew at every plan from a seed of their own.
 - Depth-aware (DAMA) adapts AiFed (You et al., 2023), where shallow layers upload in every round and deep layers only
@@ -55,6 +56,9 @@ CHOICES: dict[str, tuple[str | None, str | None]] = {
 }
 #: AiFed's P and D: deep layers are averaged in the last D of every P rounds.
 PERIOD, UPLOADS = 10, 8
+#: From one plan to the next an interval grows at most so many times: what is measured holds near where it was measured.
+#: On the first plateau gradients are tiny; the intervals that they allow would ruin training once it leaves it.
+GROWTH = 2
 #: Apart from everything that training draws from the same seed.
 _STREAM = 5
 
@@ -82,14 +86,16 @@ class Named:
 
     def propose(self, problem: Problem, current: Plan | None, round_: int) -> Plan:
         if self.intervals == self.cuts == PLANNED:
-            return solve(problem, self.planner, allow_empty_tiers=self.allow_empty_tiers).plan
+            plan = solve(problem, self.planner, allow_empty_tiers=self.allow_empty_tiers).plan
+            limited = _limited(plan.intervals, current)
+            return plan if limited == plan.intervals else self._best_cuts(problem, limited)
         rng = np.random.default_rng([self.seed, _STREAM, round_])
         if self.cuts == PLANNED:
             return self._best_cuts(problem, self._intervals(problem, rng))
         cuts = self._cuts(problem, rng)
         if self.intervals == PLANNED:
             solver = ExactSolver(problem, allow_empty_tiers=self.allow_empty_tiers)
-            return Plan(cuts, solver.best_intervals(cuts))
+            return Plan(cuts, _limited(solver.best_intervals(cuts), current))
         return Plan(cuts, self._intervals(problem, rng))
 
     def averages(self, plan: Plan, tier: int, rounds: int) -> bool:
@@ -123,6 +129,13 @@ class Named:
                 if not np.isfinite(target):
                     raise
                 problem = replace(problem, constants=replace(problem.constants, target=target))
+
+
+def _limited(intervals: tuple[int, ...], current: Plan | None) -> tuple[int, ...]:
+    """At most `GROWTH` times those in force."""
+    if current is None:
+        return intervals
+    return tuple(min(new, GROWTH * old) for new, old in zip(intervals, current.intervals, strict=True))
 
 
 def _aside(problem: Problem) -> Problem:
