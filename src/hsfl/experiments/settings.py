@@ -22,10 +22,10 @@ _FULL: dict[str, tuple[str, int, dict[str, Any]]] = {
 }
 _FULL_TRAINING: dict[str, Any] = {
     "training.optimizer": "momentum",
-    "training.learning_rate": 0.02,
+    "training.learning_rate": 0.01,
     "training.weight_decay": 5e-4,
     "training.evaluate_every": 50,
-    "training.replan_every": 200,
+    "training.replan_every": 250,
 }
 _QUICK_TRAINING: dict[str, Any] = {
     "training.optimizer": "momentum",
@@ -35,7 +35,7 @@ _QUICK_TRAINING: dict[str, Any] = {
     "training.probe_batches": 2,
 }
 #: The planner's target: what full synchronisation would reach in so many rounds, made easier by so much of itself.
-HORIZON, SLACK = 3000.0, 1.0
+HORIZON, SLACK = 3000.0, 3.0
 DEVICE_TO_CLOUD = "15 Mbps"
 
 

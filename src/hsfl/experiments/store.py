@@ -28,6 +28,8 @@ from hsfl.strategies import make_strategy
 DIVERGED = "diverged"
 #: Of [training]: what matters for neither the weights nor the plans.
 _ASIDE = {"seed", "strategy_seed", "device", "backend", "checkpoint_every", "keep_checkpoints"}
+#: And what matters only for a strategy that plans more than once, or that wants constants.
+_PLANNING, _MEASURING = {"replan_every"}, {"constants", "probe_batches", "planner"}
 
 
 class Store:
@@ -94,10 +96,11 @@ def content(scenario: Scenario) -> str:
     spec = scenario.spec
     seed = spec.seed if spec.training.seed is None else spec.training.seed
     strategy = make_strategy(scenario)
+    aside = _ASIDE | (set() if strategy.replans else _PLANNING) | (set() if strategy.measures else _MEASURING)
     parts: dict[str, Any] = {
         "model": spec.model.model_dump(),
         "data": spec.data and spec.data.model_dump(),
-        "training": spec.training.model_dump(exclude=_ASIDE),
+        "training": spec.training.model_dump(exclude=aside),
         "seeds": [seed, getattr(strategy, "seed", None) if strategy.replans else None],
         "tree": [[tier.entities, tier.parents] for tier in spec.tiers],
         "convergence": _target(scenario) if strategy.measures else None,
