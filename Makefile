@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint quick bench docs clean
 
 demo: .venv/base  ## Plan the paper's system; train a small one, planned and naively, and compare
 	rm -rf out && mkdir out
@@ -23,6 +23,10 @@ lint: .venv/dev  ## Style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+quick: .venv/dev  ## Every figure of the paper at its smallest, and whether its results have the right shape
+	$(BIN)/hsfl reproduce all --quick --out out/quick
+	$(BIN)/python -m pytest tests/experiments/quick.py
 
 bench: .venv/dev  ## Measure the planner; writes benchmarks/planner.md
 	$(BIN)/python benchmarks/planner.py

@@ -1,8 +1,8 @@
-"""Write docs/scenario.md from what the code knows of scenario files.
+"""Write docs/scenario.md from what the code knows of scenario files, and docs/results.md from experiments/results.
 
     python docs/generate.py [--check]
 
-With --check nothing is written; the exit code is 1 when the file is out of date.
+With --check nothing is written; the exit code is 1 when a page is out of date.
 """
 
 # A paragraph of the page is one line:
@@ -11,16 +11,22 @@ With --check nothing is written; the exit code is 1 when the file is out of date
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Iterable, Sequence
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from hsfl.experiments.recipes import RECIPES
 from hsfl.problem.profile import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from hsfl.problem.scenario import CATALOG, DEFAULT_INPUT_SHAPES, scenario_names
 from hsfl.problem.template import field_reference
 from hsfl.problem.units import KINDS, parse
+from hsfl.report.results import results_markdown
 
-OUT = Path(__file__).with_name("scenario.md")
+DOCS = Path(__file__).parent
+EXPERIMENTS = DOCS.parent / "experiments"
 
 EXAMPLE = """\
 name = "workshop"
@@ -203,6 +209,27 @@ hsfl plan paper --sweep "tiers.device.uplink=20 Mbps,40 Mbps,80 Mbps"
 Some fields exclude each other. Setting one of `model.name`, `model.profile` and `model.factory` removes the others; setting `convergence.target` removes `rounds` and `slack`, and setting either of these removes `target`. A sweep splits its values at commas, so they cannot be lists."""
 
 
+def results() -> str:
+    """The page of results: what hsfl reproduce wrote, with what we think the reasons are."""
+    found = [EXPERIMENTS / "results" / f"{name}.json" for name in RECIPES]
+    shown = [json.loads(path.read_text(encoding="utf-8")) for path in found if path.exists()]
+    notes = tomllib.loads((EXPERIMENTS / "reasons.toml").read_text(encoding="utf-8"))
+    header = "<!-- Written by docs/generate.py (make docs) from experiments/; change that, not this. -->\n\n"
+    about = header + notes["about"].strip() + "\n\n" + _costs(shown)
+    return results_markdown(shown, pictures="../experiments/results", reasons=notes["reasons"], about=about)
+
+
+def _costs(shown: Sequence[Mapping[str, Any]]) -> str:
+    """The split of the time by figure."""
+    trained = [result for result in shown if result["cost"].get("runs")]
+    if not trained:
+        return ""
+    rows = [f"| {r['name']} | {r['cost']['runs']} | {r['cost']['training_s'] / 60:.1f} |" for r in trained]
+    runs, seconds = (sum(r["cost"][key] for r in trained) for key in ("runs", "training_s"))
+    table = "\n".join([*rows, f"| all | {runs} | {seconds / 60:.1f} |"])
+    return f"## What it took\n\n| figure | runs that no figure before needed | minutes of training |\n|---|---:|---:|\n{table}"
+
+
 def _code(words: Iterable[str]) -> str:
     return " ".join(f"`{word}`" for word in words)
 
@@ -215,13 +242,15 @@ def _listed(words: Iterable[str]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is out of date")
-    if not parser.parse_args(arguments).check:
-        OUT.write_text(text(), encoding="utf-8")
-        return 0
-    if OUT.is_file() and OUT.read_text(encoding="utf-8") == text():
-        return 0
-    print(f"{OUT} is out of date; run  make docs", file=sys.stderr)
-    return 1
+    check = parser.parse_args(arguments).check
+    stale = False
+    for page, made in ((DOCS / "scenario.md", text()), (DOCS / "results.md", results())):
+        if not check:
+            page.write_text(made, encoding="utf-8")
+        elif not page.is_file() or page.read_text(encoding="utf-8") != made:
+            print(f"{page} is out of date; run  make docs", file=sys.stderr)
+            stale = True
+    return int(stale)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import importlib.util
 import io
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -56,17 +57,28 @@ def generate() -> ModuleType:
     return module
 
 
-def test_scenario_page_is_up_to_date(generate: ModuleType) -> None:
+def test_generated_pages_are_up_to_date(generate: ModuleType) -> None:
     assert generate.main(["--check"]) == 0, "run  make docs"
 
 
-def test_check_notices_what_is_out_of_date(generate: ModuleType, tmp_path: Path) -> None:
-    generate.OUT = tmp_path / "scenario.md"
-    assert generate.main(["--check"]) == 1
-    generate.OUT.write_text(generate.text() + "\n")
+@pytest.mark.parametrize("page", ["scenario.md", "results.md"])
+def test_check_notices_what_is_out_of_date(generate: ModuleType, tmp_path: Path, page: str) -> None:
+    generate.DOCS = tmp_path
     assert generate.main(["--check"]) == 1
     assert generate.main([]) == 0 == generate.main(["--check"])
-    assert generate.OUT.read_text() == (ROOT / "docs" / "scenario.md").read_text()
+    made = tmp_path / page
+    made.write_text(made.read_text() + "\n")
+    assert generate.main(["--check"]) == 1
+    assert generate.main([]) == 0
+    assert made.read_text() == (ROOT / "docs" / page).read_text()
+
+
+def test_results_are_those_of_recipes(generate: ModuleType) -> None:
+    """Every claim with a reason is a claim of that figure."""
+    reasons = generate.tomllib.loads((ROOT / "experiments" / "reasons.toml").read_text())["reasons"]
+    for name, of_claims in reasons.items():
+        shown = json.loads((ROOT / "experiments" / "results" / f"{name}.json").read_text())
+        assert set(of_claims) <= {claim["what"] for claim in shown["claims"]}, name
 
 
 @pytest.mark.parametrize("text", [p for p in blocks("toml") if "[[tiers]]" in p.values[0]])

@@ -341,7 +341,7 @@ def test_reasons_have_a_column_where_there_are_any():
 def test_long_tables_are_cut_on_the_page_only(tmp_path):
     result = make(rows=[[i, f"row {i}."] for i in range(75)], columns=["number", "name"])
     page = results_markdown([load(result, tmp_path)], pictures="p")
-    assert "row 59." in page and "row 60." not in page and "The other 15 rows are in fig5.csv." in page
+    assert "row 39." in page and "row 40." not in page and "The other 35 rows are in fig5.csv." in page
     assert len((tmp_path / "fig5.csv").read_text().splitlines()) == 76
     whole = results_markdown([make(rows=result.rows[:60], columns=result.columns).to_dict()], pictures="p")
     assert "row 59." in whole and "The other" not in whole

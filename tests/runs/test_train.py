@@ -374,3 +374,19 @@ def test_constants_go_into_a_scenario_without_a_section_for_them(tmp_path):
     raw = tomllib.loads(path.read_text())
     assert raw["convergence"]["smoothness"] == found.smoothness and raw["model"] == {"name": "lenet5"}
     assert "# mine" in path.read_text()
+
+
+def test_an_averaged_optimizer_travels_and_is_averaged(tiny, tmp_path):
+    """With momentum twice the bits per average, on the clock and for the planner; and other weights."""
+    plain, both = (
+        hsfl.load_scenario(tiny(), FIXED | {"training.rounds": 8, "training.average_optimizer": on}, planning=False)
+        for on in (False, True)
+    )
+    runs = [hsfl.train(s, out=tmp_path / str(i)) for i, s in enumerate((plain, both))]
+    sent = [run.metrics[-1]["bytes"] for run in runs]
+    assert sent[1]["device.fed_up"] == 2 * sent[0]["device.fed_up"] > 0
+    assert sent[1]["device.up"] == sent[0]["device.up"]
+    averages = [aggregation_latency(s.training_problem, (1, 3)) for s in (plain, both)]
+    assert averages[1] == pytest.approx(2 * averages[0])
+    losses = [[line["loss"] for line in run.metrics[1:]] for run in runs]
+    assert losses[0][:2] == losses[1][:2] and losses[0] != losses[1]  # the first average is after round 2

@@ -109,14 +109,3 @@ def warnings_in_one_line() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: print(f"hsfl: {message}", file=sys.stderr)
         yield
-
-
-@contextmanager
-def interrupts_that_say_how_to_go_on() -> Iterator[None]:
-    """Here, for typer catches an interrupt and keeps its message to itself."""
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        if str(error):
-            print(f"hsfl: {error}", file=sys.stderr)
-        raise SystemExit(130) from None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import hsfl
-from hsfl.cli.common import app, interrupts_that_say_how_to_go_on, show, warnings_in_one_line
+from hsfl.cli.common import app, show, warnings_in_one_line
 from hsfl.cli.training import DataOption
 from hsfl.errors import HsflError
 from hsfl.files import write_whole
@@ -70,10 +70,18 @@ def reproduce(
     jobs = jobs or (1 if on_gpu else os.cpu_count() or 1)
     settings = Settings(quick, tuple(range(seeds or (1 if quick else 3))), device, precision)
     store = Store(out / "runs", data)
-    with warnings_in_one_line(), interrupts_that_say_how_to_go_on(), RunsProgress() as progress:
-        for result in results(chosen, settings, store, jobs=jobs, callbacks=[progress], on_progress=progress.update):
-            write_result(result, out)
-            progress.print(*result_tables(result))
+    if not (quick or on_gpu) and any(recipe.runs(settings) for recipe in chosen):
+        print("hsfl: VGG-16 without a GPU takes days; --quick shows the same small", file=sys.stderr)
+    try:
+        with warnings_in_one_line(), RunsProgress() as progress:
+            for result in results(
+                chosen, settings, store, jobs=jobs, callbacks=[progress], on_progress=progress.update
+            ):
+                write_result(result, out)
+                progress.print(*result_tables(result))
+    except KeyboardInterrupt:
+        print("hsfl: stopped; the same command goes on from here", file=sys.stderr)
+        raise SystemExit(130) from None
     shown = [out / f"{name}.json" for name in RECIPES if (out / f"{name}.json").exists()]
     page = results_markdown([json.loads(path.read_text()) for path in shown], pictures=".", about=_about(settings))
     write_whole(out / "results.md", page.encode(), replace=True)

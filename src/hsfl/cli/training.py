@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +17,6 @@ from hsfl.cli.common import (
     SetOption,
     app,
     assignment,
-    interrupts_that_say_how_to_go_on,
     show,
     warnings_in_one_line,
 )
@@ -102,7 +103,7 @@ def train(
         from hsfl.runs.tensorboard import TensorBoard
 
         callbacks.append(TensorBoard())
-    with warnings_in_one_line(), interrupts_that_say_how_to_go_on():
+    with warnings_in_one_line(), _interrupts_that_say_how_to_go_on():
         if resume is None:
             assert scenario is not None
             loaded = api.load_scenario(scenario, overrides, planning=False)
@@ -200,6 +201,17 @@ def _numbers(text: str | None, option: str) -> list[int] | None:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise HsflError(f"{option} {text}: write whole numbers with commas, such as 4,7") from None
+
+
+@contextmanager
+def _interrupts_that_say_how_to_go_on() -> Iterator[None]:
+    """Here, for typer catches an interrupt and keeps its message to itself."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if str(error):
+            print(f"hsfl: {error}", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
 def _live() -> Callback:

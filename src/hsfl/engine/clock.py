@@ -63,7 +63,7 @@ class Clock:
         """The fed server averages a tier: T_{m,A}."""
         self.time_s += self._at(cuts)[1][tier]
         edges, entities = (0, *cuts, self.problem.num_layers), self.problem.system.entities[tier]
-        sizes = self.problem.parameter_bits
+        sizes = self.problem.averaged_bits
         bits = round(entities * (sizes[edges[tier + 1]] - sizes[edges[tier]]))
         for link in ("fed_up", "fed_down"):
             self.bits[f"{self.problem.system.tiers[tier].name}.{link}"] += bits

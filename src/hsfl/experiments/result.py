@@ -34,6 +34,8 @@ class Panel:
     log_y: bool = False
     level: float | None = None
     """A horizontal line, such as a target."""
+    diagonal: bool = False
+    """The line on which y is x."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class Terms:
                 size = problem.client_memory_bits
                 segments = segments.keep(size[None, :] - size[:, None] < limit[:, None, None])
         tier, first, last = segments.tier, segments.first, segments.last
-        parameters = problem.parameter_bits
+        parameters = problem.averaged_bits
         drift = cumulative(drift_coefficients(problem))
         return cls(
             segments,

@@ -45,6 +45,8 @@ class Problem:
     learning_rate: float
     momentum: float = 0.0
     seed: int = 0
+    average_optimizer: bool = False
+    """Whether the optimiser's state travels and is averaged with the parameters."""
 
     @property
     def step(self) -> float:
@@ -78,6 +80,13 @@ class Problem:
     def parameter_bits(self) -> FloatArray:
         """(L+1,): bits of the first l layers' parameters (delta_l)."""
         return cumulative(self.profile.parameter_bits)
+
+    @cached_property
+    def averaged_bits(self) -> FloatArray:
+        """(L+1,): bits of the first l layers that an average moves: parameters, and optimiser state if that is too."""
+        if not self.average_optimizer:
+            return self.parameter_bits
+        return cumulative(self.profile.parameter_bits + self.profile.optimizer_bits)
 
     @cached_property
     def client_memory_bits(self) -> FloatArray:

@@ -148,6 +148,7 @@ class Scenario:
             learning_rate=training.learning_rate,
             momentum=momentum,
             seed=self.spec.seed,
+            average_optimizer=training.average_optimizer,
         )
 
     def _constants(self, drift: str) -> Constants:

@@ -84,6 +84,11 @@ class TrainingSection(_Section):
         description="With optimizer = momentum (default 0.9): the effective step is learning_rate / (1 - momentum).",
         examples=[0.9],
     )
+    average_optimizer: bool = Field(
+        False,
+        description="Averaging a tier averages its optimiser's state too, such as momentum, which then also travels; "
+        "otherwise every machine keeps its own.",
+    )
     weight_decay: NotNegative = Field(0.0, description="Decay of the weights at every update.")
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
         None,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Of a long table, so many rows are on the page.
-ROWS_SHOWN = 60
+ROWS_SHOWN = 40
 #: Why we think that a claim does or does not hold, by the names of the result and of the claim.
 Reasons = Mapping[str, Mapping[str, str]]
 _CLAIM = {"what": "claim", "paper": "the paper", "measured": "measured", "verdict": "verdict"}
@@ -117,6 +117,8 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Style], width: flo
         _draw_series(axes, panel, series.label, looks[series.label], x, values)
     if panel.level is not None:
         axes.axhline(panel.level, color="0.3", linewidth=0.9, linestyle=(0, (4, 3)), zorder=2.5)
+    if panel.diagonal:
+        axes.axline((1, 1), (2, 2), color="0.3", linewidth=0.9, linestyle=(0, (4, 3)), zorder=2.5)
     if panel.kind == "bar" and panel.log_y and np.isfinite(axes.dataLim.minposy):  # or the least bar has no height
         low, high = axes.dataLim.minposy, axes.dataLim.y1
         axes.set_ylim(low / max(1.5, (high / low) ** 0.15), None)
@@ -287,8 +289,17 @@ def results_markdown(
         parts += [_markdown(header, claims), _markdown(result["columns"], rows[:ROWS_SHOWN])]
         if len(rows) > ROWS_SHOWN:
             parts.append(f"The other {len(rows) - ROWS_SHOWN:,} rows are in {name}.csv.")
-        parts.append("\n".join(f"- {' '.join(note.split())}" for note in result["notes"]))
+        notes = [*result["notes"], *_cost(result.get("cost") or {})]
+        parts.append("\n".join(f"- {' '.join(note.split())}" for note in notes))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _cost(cost: Mapping[str, Any]) -> list[str]:
+    if not cost.get("runs"):
+        return []
+    count = "1 run" if cost["runs"] == 1 else f"{cost['runs']} runs"
+    where = " and ".join(cost["devices"])
+    return [f"{count} that no figure before needed, {cost['training_s'] / 60:.1f} minutes of training on {where}."]
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -76,6 +76,7 @@ def prepare(scenario: Scenario, strategy: Strategy | None = None, data_folder: P
             device=device,
             precision=training.precision,
             seed=seed,
+            average_state=training.average_optimizer,
         )
     except HsflError as error:
         text = str(error)

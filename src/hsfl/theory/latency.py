@@ -87,7 +87,7 @@ def aggregation_latency(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
 
     The paper leaves the top tier out because it has one server there; here it counts like any other.
     """
-    sizes = np.diff(problem.parameter_bits[edges(cuts, problem.num_layers)], axis=-1)
+    sizes = np.diff(problem.averaged_bits[edges(cuts, problem.num_layers)], axis=-1)
     return sizes * problem.system.fed_seconds_per_bit
 
 

@@ -1,0 +1,117 @@
+"""What `hsfl reproduce all --quick` wrote into out/quick has the right shape; `make quick` runs both.
+
+The orderings here have a wide margin; what the small setting cannot show is left to docs/results.md.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hsfl.experiments.recipes import RECIPES
+
+OUT = Path(__file__).parent.parent.parent / "out" / "quick"
+
+
+@cache
+def result(name: str) -> dict[str, Any]:
+    return json.loads((OUT / f"{name}.json").read_text())
+
+
+def column(name: str, key: str, value: str, **where: object) -> dict[str, Any]:
+    """A column of a result's table by another, for the rows that match."""
+    columns = result(name)["columns"]
+    value = next(c for c in columns if c.startswith(value))
+    rows = [dict(zip(columns, row, strict=True)) for row in result(name)["rows"]]
+    return {row[key]: row[value] for row in rows if all(row[k] == v for k, v in where.items())}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_figure_is_there(name: str) -> None:
+    shown = result(name)
+    assert (OUT / f"{name}.png").stat().st_size > 10_000
+    with (OUT / f"{name}.csv").open() as file:
+        assert len(list(csv.reader(file))) == 1 + len(shown["rows"]) > 1
+    assert f"## {name}: " in (OUT / "results.md").read_text()
+    assert shown["claims"] or name == "setting"
+    assert {claim["verdict"] for claim in shown["claims"]} <= {"holds", "holds in part", "does not hold"}
+
+
+def test_runs_that_differ_in_timing_only_are_trained_once() -> None:
+    wanted = sum(result(name)["cost"]["runs"] for name in RECIPES)
+    assert wanted == len(list((OUT / "runs").iterdir()))
+    assert result("fig5")["cost"]["runs"] == 0  # those of fig4
+    assert result("fig6")["cost"]["runs"] <= 4 * 2  # a strategy that looks at the machines, on two other systems
+
+
+def test_three_tiers_are_faster_than_a_slow_link_to_the_cloud() -> None:
+    seconds = {tree: float(text) for tree, text in column("fig2a", "system", "s to").items()}
+    assert seconds["client-cloud"] > 1.5 * seconds["3-tier"]
+
+
+def test_rare_averages_cost_accuracy_and_save_traffic() -> None:
+    accuracy = column("fig2b", "intervals (device, edge)", "final accuracy")
+    sent = column("fig2b", "intervals (device, edge)", "sent")
+    assert accuracy["(1, 1)"] > accuracy["(20, 20)"] + 2
+    assert sent["(1, 1)"] > 1.2 * sent["(20, 20)"]
+
+
+def test_cuts_change_the_latency_of_a_round() -> None:
+    rows = result("fig2c")["rows"]
+    rounds = [split + averaging for _, _, split, averaging in rows]
+    assert max(rounds) > 2 * min(rounds)
+
+
+@pytest.mark.parametrize("name", ["fig2d", "fig9"])
+def test_deep_cuts_ruin_non_iid_training_at_long_intervals(name: str) -> None:
+    where = {"partition": "non-IID"} if name == "fig9" else {}
+    shallow, *_, deep = column(name, "cuts", "final accuracy", **where).values()
+    assert shallow > deep + 10
+
+
+@pytest.mark.parametrize("partition", ["IID", "non-IID"])
+def test_hsfl_is_fast_and_accurate(partition: str) -> None:
+    seconds = {s: float(text) for s, text in column("fig4", "strategy", "s to", partition=partition).items()}
+    accuracy = {s: float(text) for s, text in column("fig4", "strategy", "final", partition=partition).items()}
+    for other, times in (("MA+RMS", 1.2), ("DAMA+RMS", 1.5), ("full sync", 1.5)):
+        assert seconds[other] > times * seconds["HSFL"], other
+    assert accuracy["HSFL"] > accuracy["full sync"] - 2
+
+
+def test_hsfl_stays_fastest_where_communication_is_scarce() -> None:
+    seconds = column("fig6", "who", "s to", resource="communication", scale=0.25)
+    assert min(seconds, key=seconds.__getitem__) == "HSFL"
+    assert seconds["DAMA+RMS"] > 3 * seconds["HSFL"]
+
+
+def test_fewer_tiers_take_longer_where_the_cloud_is_far() -> None:
+    seconds = column("fig7", "who", "s to", resource="communication", scale=1)
+    assert seconds["client-cloud"] > 1.3 * seconds["3-tier"]
+
+
+def test_planned_intervals_are_far_above_psl_on_non_iid_data() -> None:
+    accuracy = {i: float(text) for i, text in column("fig8", "intervals", "final", partition="non-IID").items()}
+    assert accuracy["planned"] > accuracy["PSL"] + 10
+    assert accuracy["planned"] > accuracy["I = 1"] - 2
+
+
+def test_the_refined_model_predicts_drift_and_the_paper_s_bounds_it() -> None:
+    assert column("drift", "model", "within", partition="non-IID")["refined"] > 0.8
+    assert column("drift", "model", "median", partition="non-IID")["paper"] > 10
+
+
+def test_the_paper_s_drift_model_plans_full_synchronisation() -> None:
+    for partition in ("IID", "non-IID"):
+        seconds = column("models", "drift model", "s in all", partition=partition)
+        assert seconds["refined"] < seconds["paper"]
+
+
+def test_bcd_never_beats_the_optimum_and_wrong_constants_never_gain() -> None:
+    assert all(gap >= 0 for gap in column("bcd", "systems", "largest").values())
+    lost = [row[result("robustness")["columns"].index("median time lost (%)")] for row in result("robustness")["rows"]]
+    assert all(value is None or value >= 0 for value in lost) and any(value for value in lost)
