@@ -18,43 +18,53 @@ _GROUP_NORM: dict[str, Any] = {
     "convergence.gradient_variance": None,
     "convergence.gradient_second_moment": None,
 }
-_SYNC = fixed((4, 7), (1, 1))
 
 
-def _step(optimizer: str, rate: float, **more: Any) -> dict[str, Any]:
-    return {"training.optimizer": optimizer, "training.learning_rate": rate} | more
+def _step(optimizer: str, rate: float) -> dict[str, Any]:
+    return {"training.optimizer": optimizer, "training.learning_rate": rate}
 
 
-def _tried(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Full synchronisation with several optimisers, steps and normalisations, and plans with several tolerances."""
+def _tried(settings: Settings) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Full synchronisation with several optimisers, steps and normalisations, and plans with several tolerances.
+
+    By label: the data set, and what is particular.
+    """
     if settings.quick:
         sync = fixed(settings.cuts, (1, 1))
-        return {
+        tried = {
             "SGD 0.01": sync | _step("sgd", 0.01),
-            "momentum 0.01": sync | _step("momentum", 0.01),
+            "momentum 0.01": sync,
             "momentum 0.01, planned, slack 10": {"convergence.slack": 10.0},
         }
-    rough: dict[str, Any] = {"training.precision": "tf32", "training.evaluate_every": 100}
-    return {
-        "SGD 0.0005 (the paper), 1,000 rounds": _SYNC | rough | _step("sgd", 5e-4) | {"training.rounds": 1000},
-        "SGD 0.1": _SYNC | rough | _step("sgd", 0.1),
-        "momentum 0.005": _SYNC | rough | _step("momentum", 0.005),
-        "momentum 0.01": _SYNC | {"training.evaluate_every": 100},
-        "momentum 0.01, 3,000 rounds": _SYNC | rough | {"training.rounds": 3000},
-        "momentum 0.02": _SYNC | _step("momentum", 0.02),
-        "group norm, momentum 0.003": _SYNC | _GROUP_NORM | _step("momentum", 0.003),
-        "group norm, momentum 0.01": _SYNC | rough | _GROUP_NORM,
-        "group norm, momentum 0.03": _SYNC | rough | _GROUP_NORM | _step("momentum", 0.03),
+        return {label: (settings.dataset, overrides) for label, overrides in tried.items()}
+    sync = fixed((4, 7), (1, 1))
+    precision = "tf32" if settings.precision == "bf16" else settings.precision
+    rough: dict[str, Any] = {"training.precision": precision, "training.evaluate_every": 100}
+    tried = {
+        "SGD 0.0005 (the paper), 1,000 rounds": sync | rough | _step("sgd", 5e-4) | {"training.rounds": 1000},
+        "SGD 0.1": sync | rough | _step("sgd", 0.1),
+        "momentum 0.005": sync | rough | _step("momentum", 0.005),
+        "momentum 0.01": sync | {"training.evaluate_every": 100},
+        "momentum 0.01, 3,000 rounds": sync | rough | {"training.rounds": 3000},
+        "momentum 0.02": sync | _step("momentum", 0.02),
+        "group norm, momentum 0.003": sync | _GROUP_NORM | _step("momentum", 0.003),
+        "group norm, momentum 0.01": sync | rough | _GROUP_NORM,
+        "group norm, momentum 0.03": sync | rough | _GROUP_NORM | _step("momentum", 0.03),
         "momentum 0.02, planned, slack 3": _step("momentum", 0.02),
         "momentum 0.01, averaged too, planned, slack 3": {"training.average_optimizer": True},
         **{f"momentum 0.01, planned, slack {slack:g}": {"convergence.slack": slack} for slack in (1.0, 3.0, 10.0)},
+    }
+    mnist = {f"mnist, momentum {rate:g}": sync | _step("momentum", rate) for rate in (0.005, 0.01, 0.02)}
+    mnist |= {f"mnist, momentum {rate:g}, planned, slack 3": _step("momentum", rate) for rate in (0.005, 0.01)}
+    return {label: ("cifar10", overrides) for label, overrides in tried.items()} | {
+        label: ("mnist", overrides) for label, overrides in mnist.items()
     }
 
 
 def setting_runs(settings: Settings) -> Wanted:
     return {
-        (label,): settings.scenario(settings.dataset, "shards", settings.seeds[0], overrides)
-        for label, overrides in _tried(settings).items()
+        (label,): settings.scenario(dataset, "shards", settings.seeds[0], overrides)
+        for label, (dataset, overrides) in _tried(settings).items()
     }
 
 
@@ -75,7 +85,7 @@ def setting(settings: Settings, found: Found) -> Result:
         )
     return Result(
         "setting",
-        f"What trains: full synchronisation and plans ({settings.dataset}, non-IID)",
+        f"What trains: full synchronisation and plans ({' and '.join(settings.datasets)}, non-IID)",
         [
             Panel(
                 "full synchronisation",

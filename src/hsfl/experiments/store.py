@@ -98,9 +98,9 @@ def content(scenario: Scenario) -> str:
     strategy = make_strategy(scenario)
     aside = _ASIDE | (set() if strategy.replans else _PLANNING) | (set() if strategy.measures else _MEASURING)
     parts: dict[str, Any] = {
-        "model": spec.model.model_dump(),
-        "data": spec.data and spec.data.model_dump(),
-        "training": spec.training.model_dump(exclude=aside),
+        "model": spec.model.model_dump(exclude_defaults=True),
+        "data": spec.data and spec.data.model_dump(exclude_defaults=True),
+        "training": spec.training.model_dump(exclude=aside, exclude_defaults=True),
         "seeds": [seed, getattr(strategy, "seed", None) if strategy.replans else None],
         "tree": [[tier.entities, tier.parents] for tier in spec.tiers],
         "convergence": _target(scenario) if strategy.measures else None,
