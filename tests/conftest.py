@@ -6,3 +6,16 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # Workers share the cores: threads of their own would only wait for each other. Before torch or numpy is imported.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+
+from pathlib import Path
+
+import pytest
+
+from tests.problem.command import Command
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """The command in this process and in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return Command(monkeypatch, capsys)

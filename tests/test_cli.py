@@ -30,11 +30,10 @@ def build():
 
 
 @pytest.fixture
-def command(monkeypatch, capsys, tmp_path) -> Command:
-    """The command in an empty folder, with a terminal wide enough that no line is folded."""
-    monkeypatch.chdir(tmp_path)
+def command(command, monkeypatch) -> Command:
+    """With a terminal wide enough that no line is folded."""
     monkeypatch.setenv("COLUMNS", "240")
-    return Command(monkeypatch, capsys)
+    return command
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 import hsfl
 from hsfl.problem.scenario import CATALOG
-from tests.problem.command import SOURCE, Command, Ended, contents, no_longer_than, process
+from tests.problem.command import SOURCE, Ended, contents, no_longer_than, process
 from tests.problem.scenarios import ABSENT, SMALL, changed, to_toml, write
 
 NAN, INF = float("nan"), float("inf")
@@ -369,12 +369,6 @@ BAD_CALLS: dict[str, tuple[list[str], list[str]]] = {
     "--csv into no folder": (["profile", "lenet5", "--csv", "none/x.csv"], ["none/x.csv", "cannot be written"]),
     "scenarios with an argument": (["scenarios", "paper"], ["paper"]),
 }
-
-
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path) -> Command:
-    monkeypatch.chdir(tmp_path)
-    return Command(monkeypatch, capsys)
 
 
 def assert_one_sentence(ended: Ended, says: list[str]) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from hsfl.data import files
-from tests.problem.command import Command
 from tests.problem.scenarios import changed, to_toml
 
 TASK = """\
@@ -117,13 +116,6 @@ def usual_signals() -> Iterator[None]:
 @pytest.fixture
 def tiny(tmp_path: Path) -> Write:
     return lambda changes=None, name="tiny.toml": write_tiny(tmp_path, changes, name)
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """The command in this process and in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    return Command(monkeypatch, capsys)
 
 
 @dataclass

@@ -1,0 +1,102 @@
+"""What is read off runs, by hand."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from hsfl.experiments.measures import (
+    Ratio,
+    Spread,
+    converged,
+    end_s,
+    evaluations,
+    final_accuracy,
+    over_seeds,
+    slowdown,
+    target_below,
+    time_to,
+)
+from hsfl.experiments.motivation import _turns, falling
+from hsfl.experiments.result import FAILS, HOLDS, IN_PART
+from hsfl.experiments.store import DIVERGED
+from hsfl.runs.run import Run
+
+
+def run(accuracies: list[float], pace: float = 1.0, ended: str = "rounds", rounds: int | None = None) -> Run:
+    """Evaluated every 10 rounds, each of so many seconds."""
+    metrics = [{"round": 10 * k, "time_s": 10 * k * pace, "accuracy": a, "bytes": {}} for k, a in enumerate(accuracies)]
+    training = {"rounds": rounds or metrics[-1]["round"], "evaluate_every": 10}
+    return Run(Path("x"), {"training": training}, "", {}, metrics, [], None, {"ended": ended})
+
+
+def test_final_accuracy_is_the_mean_of_the_last_five() -> None:
+    assert final_accuracy(run([0.9, 0.1, 0.2, 0.3, 0.4, 0.5])) == pytest.approx(0.3)
+
+
+def test_time_to_a_target_is_that_of_the_first_evaluation_there() -> None:
+    curve = run([0.6, 0.1, 0.5, 0.4, 0.7], pace=2.0)
+    assert time_to(curve, 0.5) == 40
+    assert time_to(curve, 0.6) == 80  # what an untrained model has does not count
+    assert time_to(curve, 0.71) == inf
+
+
+def test_convergence_is_where_ten_evaluations_gain_less_than_the_fiftieth_of_a_point() -> None:
+    rising = [0.01 * k for k in range(30)]
+    assert not converged(run(rising)).reached
+    assert converged(run(rising)).time_s == 290
+    flat = converged(run([*rising, *[0.29] * 40]))
+    assert flat.reached
+    # The mean of the last 10 is 0.29 from evaluation 39 on; that of the 10 before gains until 48, by less from 49.
+    assert flat.time_s == 490 - 10 and flat.accuracy == pytest.approx(0.29)
+
+
+def test_a_run_that_diverged_goes_on_as_the_untrained_model() -> None:
+    broken = run([0.1, 0.4], pace=3.0, ended=DIVERGED, rounds=50)
+    assert [line["round"] for line in evaluations(broken)] == [0, 10, 20, 30, 40, 50]
+    assert [line["accuracy"] for line in evaluations(broken)] == [0.1, 0.4, 0.1, 0.1, 0.1, 0.1]
+    assert end_s(broken) == 150 and time_to(broken, 0.4) == 30 and time_to(broken, 0.5) == inf
+
+
+def test_ratios_are_by_seed_and_a_run_that_never_arrives_counts_with_its_end() -> None:
+    fast, slow, never = run([0, 0.5, 0.9]), run([0, 0.5, 0.9], pace=4.0), run([0, 0.1, 0.2], pace=8.0)
+    assert slowdown([slow, slow], [fast, fast], 0.9) == Ratio((4.0, 4.0), 0)
+    missed = slowdown([slow, never], [fast, fast], 0.9)
+    assert missed == Ratio((4.0, 8.0), 1)
+    assert missed.text() == "more than 5.7x (4.0 to 8.0)"
+    assert slowdown([fast], [never], 0.9).text() == "target missed by HSFL"
+    assert slowdown([slow, slow, slow], [fast], 0.9).values == (4.0,)
+
+
+def test_spreads_say_how_often_there_was_nothing() -> None:
+    assert Spread((1.0, 2.0, 6.0)).text() == "3.0 (1.0 to 6.0)"
+    assert Spread((2.0,)).text(0, " s") == "2 s"
+    assert Spread((2.0, inf)).text() == "never in 1 of 2"
+    assert Spread((inf,)).text() == "never"
+
+
+def test_a_target_is_five_points_under_rounded_down() -> None:
+    assert target_below([run([0.813] * 6), run([0.823] * 6)]) == 0.76
+    assert target_below([run([0.85] * 6)]) == 0.80  # not 0.79, by rounding
+
+
+def test_curves_over_seeds_are_means_with_a_band() -> None:
+    series = over_seeds("both", [run([0.0, 0.2]), run([0.0, 0.4], pace=3.0)], lambda line: float(line["time_s"]))  # type: ignore[arg-type]
+    assert list(series.x) == [0, 20]
+    assert series.y == pytest.approx([0, 30])
+    assert series.low == pytest.approx([0, 20]) and series.high == pytest.approx([0, 40])
+    assert over_seeds("one", [run([0.0, 0.2])], lambda line: 0.0).low == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [([80, 70, 60], HOLDS), ([80, 80.3, 60], HOLDS), ([80, 85, 60], IN_PART), ([80, 80, 80], FAILS), ([60, 80], FAILS)],
+)
+def test_falling_with_depth(values: list[float], verdict: str) -> None:
+    assert falling(values) == verdict
+
+
+def test_turns_are_changes_of_direction() -> None:
+    assert [_turns(v) for v in ([1, 2, 3], [1, 3, 2], [3, 1, 2, 2, 1], [1, 1, 1])] == [0, 1, 2, 0]

@@ -1,0 +1,72 @@
+"""The setting of the experiments: the paper's machines, fewer tiers, and all of them faster or slower."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hsfl
+from hsfl.experiments.recipes import RECIPES
+from hsfl.experiments.settings import Settings, client_cloud, client_edge, scaled
+from hsfl.problem.system import System
+from hsfl.strategies import make_strategy
+from hsfl.theory.latency import aggregation_latency, split_latency
+
+FULL, QUICK = Settings(), Settings(quick=True, seeds=(0,))
+RATES = ("compute_flops", "uplink_bps", "downlink_bps", "fed_uplink_bps", "fed_downlink_bps")
+
+
+def rates(system: System) -> list[list[float]]:
+    return [getattr(tier, rate).tolist() for tier in system.tiers for rate in RATES]
+
+
+def test_fewer_tiers_are_the_built_in_scenarios() -> None:
+    paper = FULL.scenario("cifar10", "shards", 0)
+    assert rates(paper.system) == rates(hsfl.load_scenario("paper").system)
+    assert rates(client_edge(paper).system) == rates(hsfl.load_scenario("client-edge").system)
+    assert rates(client_cloud(paper).system) == rates(hsfl.load_scenario("client-cloud").system)
+
+
+def test_machines_are_the_same_for_all_seeds() -> None:
+    one, two = (FULL.scenario("cifar10", "iid", seed) for seed in (0, 1))
+    assert rates(one.system) == rates(two.system)
+    assert (one.spec.training.seed, two.spec.training.seed) == (0, 1)
+
+
+@pytest.mark.parametrize("settings", [FULL, QUICK], ids=["full", "quick"])
+def test_scaling_compute_and_communication(settings: Settings) -> None:
+    scenario = settings.scenario(settings.dataset, "iid", 0)
+    twice = scaled(scenario, 2.0, 2.0).training_problem
+    problem = scenario.training_problem
+    cuts = settings.cuts
+    assert split_latency(twice, cuts) == pytest.approx(split_latency(problem, cuts) / 2)
+    assert aggregation_latency(twice, cuts) == pytest.approx(aggregation_latency(problem, cuts) / 2)
+    slow = scaled(scenario, 1.0, 0.25)
+    assert np.allclose(aggregation_latency(slow.training_problem, cuts), 4 * aggregation_latency(problem, cuts))
+    assert [t.compute_flops.tolist() for t in slow.system.tiers] == [
+        t.compute_flops.tolist() for t in scenario.system.tiers
+    ]
+
+
+@pytest.mark.parametrize("settings", [FULL, QUICK], ids=["full", "quick"])
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_wants_runs_that_can_be_trained(name: str, settings: Settings) -> None:
+    """All of full size too: scenarios that are valid, and one setting for all, but for the recipe that looks for it."""
+    wanted = RECIPES[name].runs(settings)
+    assert wanted or name in ("fig2c", "bcd", "robustness")
+    for scenario in wanted.values():
+        training = scenario.spec.training
+        strategy = make_strategy(scenario)
+        if not strategy.measures:
+            strategy.propose(scenario.training_problem, None, 0)
+        if name != "setting":
+            assert (training.optimizer, training.learning_rate, scenario.spec.model.factory) == ("momentum", 0.01, None)
+
+
+def test_headline_strategies_have_all_seeds() -> None:
+    wanted = RECIPES["fig5"].runs(FULL)
+    seeds = {
+        s: {key[3] for key in wanted if key[:3] == ("cifar10", "shards", s)} for s in ("HSFL", "MA+RMS", "RMA+AMS")
+    }
+    assert seeds == {"HSFL": {0, 1, 2}, "MA+RMS": {0, 1, 2}, "RMA+AMS": {0}}
+    assert {key[3] for key in wanted if key[0] == "mnist"} == {0}
