@@ -35,7 +35,8 @@ from hsfl.runs.task import Prepared, prepare
 
 #: The most rounds between two looks at the device, so that what is shown is never old.
 _ROUNDS_AT_ONCE = 50
-_TEST_BATCH = 1000
+#: Test samples evaluated at once: enough to keep the device busy, and fewer where samples are large.
+_TEST_BATCH, _TEST_BYTES = {"cpu": 1000, "cuda": 2500}, 2**25
 
 
 def start(
@@ -216,7 +217,7 @@ class _Session:
         """Add an evaluation to the last round."""
         assert self.waiting is not None
         self._check_weights()
-        found = self.backend.evaluate(self.prepared.feed.test_batches(_TEST_BATCH))
+        found = self.backend.evaluate(self.prepared.feed.test_batches(self._test_batch()))
         if not isfinite(found["loss"]):
             raise DivergedError(
                 f"round {self.algorithm.round}: the test loss is {found['loss']}; lower training.learning_rate"
@@ -226,6 +227,10 @@ class _Session:
         if self.summed:
             self.waiting["losses"] = (np.array(self.losses) / self.summed).tolist()
             self.losses, self.summed = [0.0] * len(self.losses), 0
+
+    def _test_batch(self) -> int:
+        sample = self.prepared.feed.test[0][0].numel() * 4  # as float32
+        return max(1, min(_TEST_BATCH[self.backend.device.type], _TEST_BYTES // max(1, sample)))
 
     def _check_weights(self) -> None:
         """DivergedError, rather than a checkpoint or an evaluation that is worth nothing."""
