@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import inf, isfinite
+from math import isfinite
 from typing import Any
 
 from hsfl.experiments.measures import (
@@ -91,13 +91,12 @@ def accuracy_over_time(settings: Settings, found: Found) -> Result:
                     HOLDS if first and best else IN_PART if first or best else FAILS,
                 )
             )
-            cuts, intervals = (_mean_time(times[s]) for s in ("MA+RMS", "RMA+MS"))
             claims.append(
                 Claim(
                     f"planning cuts matters more than planning intervals ({dataset}, {word})",
                     "RMA+MS converges much faster than MA+RMS",
                     f"s to {target:.0%}: RMA+MS {times['RMA+MS'].text(0)}, MA+RMS {times['MA+RMS'].text(0)}",
-                    HOLDS if intervals < cuts else FAILS,
+                    HOLDS if times["RMA+MS"].mean < times["MA+RMS"].mean else FAILS,
                 )
             )
     return Result(
@@ -116,8 +115,11 @@ def accuracy_over_time(settings: Settings, found: Found) -> Result:
 
 
 #: The paper's: (accuracy gained over MA+RMS in points, times faster than it), on CIFAR-10 and MNIST, IID and not.
-_PAPER = {("cifar10", "iid"): (2.1, 8.1), ("cifar10", "shards"): (8.8, 8.0), ("mnist", "iid"): (1.0, 8.5)} | {
-    ("mnist", "shards"): (4.0, 7.0)
+_PAPER = {
+    ("cifar10", "iid"): (2.1, 8.1),
+    ("cifar10", "shards"): (8.8, 8.0),
+    ("mnist", "iid"): (1.0, 8.5),
+    ("mnist", "shards"): (4.0, 7.0),
 }
 
 
@@ -198,14 +200,6 @@ def _claims(of: dict[str, list[Run]], target: float, dataset: str, partition: st
     gain, times = _PAPER.get((dataset, partition), (None, None))
     ma_rms, rma_rms = (slowdown(of[s], of["HSFL"], target) for s in ("MA+RMS", "RMA+RMS"))
     gained, behind = final["HSFL"] - final["MA+RMS"], final[FULL_SYNC] - final["HSFL"]
-    best_possible = [
-        Claim(
-            f"HSFL ends within a point of full synchronisation {where}",
-            "comparable",
-            f"{final['HSFL']:.2f} % against {final[FULL_SYNC]:.2f} %",
-            HOLDS if behind <= 1 else IN_PART if behind <= 2 else FAILS,
-        )
-    ]
     return [
         Claim(
             f"HSFL is more accurate than MA+RMS {where}",
@@ -225,9 +219,10 @@ def _claims(of: dict[str, list[Run]], target: float, dataset: str, partition: st
             rma_rms.text(),
             HOLDS if rma_rms.mean >= 9 else IN_PART if rma_rms.mean > 1 else FAILS,
         ),
-        *best_possible,
+        Claim(
+            f"HSFL ends within a point of full synchronisation {where}",
+            "comparable",
+            f"{final['HSFL']:.2f} % against {final[FULL_SYNC]:.2f} %",
+            HOLDS if behind <= 1 else IN_PART if behind <= 2 else FAILS,
+        ),
     ]
-
-
-def _mean_time(spread: Spread) -> float:
-    return spread.mean if isfinite(spread.mean) else inf
