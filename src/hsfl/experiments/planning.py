@@ -47,6 +47,8 @@ def _tried(settings: Settings) -> dict[str, tuple[str, dict[str, Any]]]:
         "momentum 0.01": sync | {"training.evaluate_every": 100},
         "momentum 0.01, 3,000 rounds": sync | rough | {"training.rounds": 3000},
         "momentum 0.02": sync | _step("momentum", 0.02),
+        "momentum 0.01, I = 50": fixed(settings.cuts, (50, 50)),
+        "momentum 0.02, I = 50": fixed(settings.cuts, (50, 50)) | _step("momentum", 0.02),
         "group norm, momentum 0.003": sync | _GROUP_NORM | _step("momentum", 0.003),
         "group norm, momentum 0.01": sync | rough | _GROUP_NORM,
         "group norm, momentum 0.03": sync | rough | _GROUP_NORM | _step("momentum", 0.03),
@@ -81,6 +83,7 @@ def setting(settings: Settings, found: Found) -> Result:
                 round(100 * max(line["accuracy"] for line in run.evaluations()), 2),
                 round(run.metrics[-1]["time_s"]),
                 f"{last['cuts']} {last['intervals']}",
+                str(run.summary["ended"]) if run.summary else "",
             ]
         )
     return Result(
@@ -88,7 +91,7 @@ def setting(settings: Settings, found: Found) -> Result:
         f"What trains: full synchronisation and plans ({' and '.join(settings.datasets)}, non-IID)",
         [
             Panel(
-                "full synchronisation",
+                "fixed plans",
                 "rounds",
                 "test accuracy (%)",
                 [_by_round(label, found) for label in _tried(settings) if "planned" not in label],
@@ -100,7 +103,7 @@ def setting(settings: Settings, found: Found) -> Result:
                 [over_seeds(label, [found[label,]], minutes) for label in _tried(settings) if "planned" in label],
             ),
         ],
-        ["setting", "rounds", "final accuracy (%)", "best (%)", "simulated s", "last cuts and intervals"],
+        ["setting", "rounds", "final accuracy (%)", "best (%)", "simulated s", "last cuts and intervals", "ended by"],
         rows,
         [],
         ["With every interval 1, IID and non-IID data train alike: every round steps along the mean gradient."],
