@@ -31,7 +31,7 @@ quick: .venv/dev  ## Every figure of the paper at its smallest, and whether its 
 bench: .venv/dev  ## Measure the planner; writes benchmarks/planner.md
 	$(BIN)/python benchmarks/planner.py
 
-docs: .venv/base  ## Write docs/scenario.md from the schema
+docs: .venv/base  ## Write docs/scenario.md from the schema and docs/results.md from experiments/
 	$(BIN)/python docs/generate.py
 
 clean:
