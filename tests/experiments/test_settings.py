@@ -60,7 +60,8 @@ def test_every_recipe_wants_runs_that_can_be_trained(name: str, settings: Settin
         if not strategy.measures:
             strategy.propose(scenario.training_problem, None, 0)
         if name != "setting":
-            assert (training.optimizer, training.learning_rate, scenario.spec.model.factory) == ("momentum", 0.01, None)
+            rate = 0.005 if scenario.name == "mnist" else 0.01
+            assert (training.optimizer, training.learning_rate, scenario.spec.model.factory) == ("momentum", rate, None)
 
 
 def test_headline_strategies_have_all_seeds() -> None:

@@ -18,7 +18,7 @@ from hsfl.problem.scenario import Scenario, scenario_from_dict
 #: By data set at full size: the built-in scenario, rounds, and what else is particular.
 _FULL: dict[str, tuple[str, int, dict[str, Any]]] = {
     "cifar10": ("paper", 2000, {"data.augment": ["flip"]}),
-    "mnist": ("paper-mnist", 600, {"training.evaluate_every": 25}),
+    "mnist": ("paper-mnist", 800, {"training.evaluate_every": 25, "training.learning_rate": 0.005}),
 }
 _FULL_TRAINING: dict[str, Any] = {
     "training.optimizer": "momentum",
