@@ -215,8 +215,23 @@ def results() -> str:
     shown = [json.loads(path.read_text(encoding="utf-8")) for path in found if path.exists()]
     notes = tomllib.loads((EXPERIMENTS / "reasons.toml").read_text(encoding="utf-8"))
     header = "<!-- Written by docs/generate.py (make docs) from experiments/; change that, not this. -->\n\n"
-    about = header + notes["about"].strip() + "\n\n" + _costs(shown)
+    about = "\n\n".join([header + notes["about"].strip(), _verdicts(shown), _costs(shown)])
     return results_markdown(shown, pictures="../experiments/results", reasons=notes["reasons"], about=about)
+
+
+def _verdicts(shown: Sequence[Mapping[str, Any]]) -> str:
+    words = ("holds", "holds in part", "does not hold")
+    rows = []
+    for result in shown:
+        counts = [sum(claim["verdict"] == word for claim in result["claims"]) for word in words]
+        rows.append(f"| [{result['name']}](#{_anchor(result)}) | {result['title']} | {' | '.join(map(str, counts))} |")
+    return "| figure | what | " + " | ".join(words) + " |\n|---|---|---:|---:|---:|\n" + "\n".join(rows)
+
+
+def _anchor(result: Mapping[str, Any]) -> str:
+    """GitHub's, of the heading."""
+    kept = (c for c in f"{result['name']}: {result['title']}".lower() if c.isalnum() or c in " -_")
+    return "".join(kept).replace(" ", "-")
 
 
 def _costs(shown: Sequence[Mapping[str, Any]]) -> str:

@@ -92,12 +92,23 @@ def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     assert not (run.folder / "checkpoints").exists() and not (run.folder / "model.safetensors").exists()
 
 
-def test_a_folder_of_a_run_that_never_began_is_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["empty", "cut"])
+def test_a_damaged_run_is_left_alone_and_another_trained(tmp_path: Path, damage: str) -> None:
     store = Store(tmp_path)
     run = store.run(short())
-    shutil.rmtree(run.folder)
-    run.folder.mkdir()
-    assert Store(tmp_path).run(short()).metrics == run.metrics
+    if damage == "empty":
+        shutil.rmtree(run.folder)
+        run.folder.mkdir()
+    else:
+        metrics = run.folder / "metrics.jsonl"
+        metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:2]))
+    again = Store(tmp_path)
+    assert again.run(short()).metrics == run.metrics
+    assert len(again.trained) == 1 and again.trained[0] != run.folder
+
+
+def test_names_of_strategies_are_one_content_in_any_case() -> None:
+    assert content(short("RMA+RMS")) == content(short("rma+rms")) != content(short("RMA+AMS"))
 
 
 def _result(settings: Settings, found: object) -> Result:

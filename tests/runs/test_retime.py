@@ -70,3 +70,22 @@ def test_a_run_is_not_that_of_machines_on_which_other_plans_are_made(tiny, tmp_p
     fixed, once = trained(tiny, tmp_path, "fixed", FIXED)
     found = retimed(once, fixed.with_overrides(slow))
     assert found is not None and found.metrics[-1]["time_s"] > once.metrics[-1]["time_s"]
+
+
+def test_other_averages_are_another_run(tiny, tmp_path) -> None:
+    class Mine:
+        name, replans, measures, every = "mine", False, False, 3
+
+        def propose(self, problem, current, round_):
+            return hsfl.Plan((1, 3), (1, 1, 1))
+
+        def averages(self, plan, tier, rounds):
+            return rounds % self.every == 0
+
+    scenario = hsfl.load_scenario(tiny(), planning=False)
+    mine = Mine()
+    run = hsfl.train(scenario, strategy=mine, out=tmp_path / "run")
+    again = retimed(run, scenario, mine)
+    assert again is not None and again.metrics == run.metrics
+    mine.every = 2
+    assert retimed(run, scenario, mine) is None

@@ -156,7 +156,7 @@ def test_draws_have_a_seed_of_their_own(problem: Problem) -> None:
         ({"strategy": "fixed", "cuts": [3, 8]}, "training.intervals is missing; .* needs intervals and cuts"),
         ({"cuts": [3, 8], "intervals": [1, 1, 1]}, "training.cuts and training.intervals: .* plans at least one"),
         ({"strategy": "nowhere:Mine"}, "training.strategy = 'nowhere:Mine': no module nowhere in"),
-        ({"strategy": "types:SimpleNamespace"}, "its SimpleNamespace has no name; a strategy needs name, replans"),
+        ({"strategy": "types:SimpleNamespace"}, "a SimpleNamespace has no name; a strategy needs name, replans"),
     ],
 )
 def test_what_cannot_be_is_said(training: dict[str, object], message: str) -> None:
@@ -197,3 +197,35 @@ def test_a_strategy_s_draws_leave_the_mini_batches_alone(tmp_path) -> None:
         losses.append(run.metrics[-1]["loss"])
         assert np.isfinite(losses[-1])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+class Wrong:
+    """Each attribute of a strategy, wrong in one way."""
+
+    name, replans, measures = "wrong", False, False
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def propose(self, problem, current, round_):
+        if self.where == "propose":
+            raise KeyError("no such thing")
+        return hsfl.Plan((1, 2), (1, 1, 1))
+
+    def averages(self, plan, tier, rounds):
+        return rounds / 0 == 1
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (Wrong("propose"), r"strategy wrong: propose raised KeyError \('no such thing'\); correct it"),
+        (Wrong("averages"), r"strategy wrong: averages raised ZeroDivisionError \(.*\); correct it"),
+        (Wrong, "strategy: Wrong is a class; give an object of it"),
+        (3, "strategy: a int has no name; a strategy needs"),
+    ],
+)
+def test_mistakes_of_ones_own_strategy_are_one_sentence(strategy: object, message: str, tmp_path) -> None:
+    scenario = hsfl.load_scenario("mnist-mini", {"training.rounds": 2})
+    with pytest.raises(ScenarioError, match=message):
+        hsfl.train(scenario, strategy=strategy, out=tmp_path / "run")

@@ -6,8 +6,10 @@ import json
 import os
 import platform
 import sys
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +22,7 @@ from hsfl.problem.messages import nearest
 
 if TYPE_CHECKING:
     from hsfl.experiments.reproduce import Progress
+    from hsfl.experiments.settings import Settings
 
 
 @app.command()
@@ -53,6 +56,7 @@ def reproduce(
         return
     if not figures:
         raise HsflError(f"name what to reproduce: all, or some of {', '.join(RECIPES)}")
+    figures = [name.lower() for name in figures]
     for name in figures:
         if name not in (*RECIPES, "all"):
             raise HsflError(f"{name}: no such figure{nearest(name, RECIPES)}; there are all, {', '.join(RECIPES)}")
@@ -77,21 +81,22 @@ def reproduce(
             for result in results(
                 chosen, settings, store, jobs=jobs, callbacks=[progress], on_progress=progress.update
             ):
+                result = replace(result, cost={**result.cost, "made": _about(settings)})
                 write_result(result, out)
                 progress.print(*result_tables(result))
     except KeyboardInterrupt:
         print("hsfl: stopped; the same command goes on from here", file=sys.stderr)
         raise SystemExit(130) from None
     shown = [out / f"{name}.json" for name in RECIPES if (out / f"{name}.json").exists()]
-    page = results_markdown([json.loads(path.read_text()) for path in shown], pictures=".", about=_about(settings))
+    page = results_markdown([json.loads(path.read_text()) for path in shown], pictures=".", about="# Results")
     write_whole(out / "results.md", page.encode(), replace=True)
     _end(progress.seen, out)
 
 
-def _about(settings: Any) -> str:
+def _about(settings: Settings) -> str:
     return (
-        f"Made by `{' '.join(['hsfl', *sys.argv[1:]])}` with hsfl {hsfl.__version__}, Python "
-        f"{platform.python_version()}, {'the quick setting' if settings.quick else 'full size'}, seeds "
+        f"Made by `hsfl {' '.join(sys.argv[1:])}` (hsfl {hsfl.__version__}, torch {version('torch')}, Python "
+        f"{platform.python_version()}), {'the quick setting' if settings.quick else 'full size'}, seeds "
         f"{', '.join(map(str, settings.seeds))}."
     )
 

@@ -98,7 +98,7 @@ class Algorithm:
         tiers = task.problem.system.num_tiers
         self.progress = Progress(interval_since=[0] * tiers, averaged=[0] * tiers)
         self._draws: tuple[int, torch.Tensor] | None = None
-        self._averages: Callable[[Plan, int, int], bool] = getattr(task.strategy, "averages", _every_interval)
+        self._averages = averaging(task.strategy)
 
     @property
     def round(self) -> int:
@@ -273,7 +273,12 @@ class Algorithm:
 def proposed(strategy: Strategy, problem: Problem, current: Plan | None, round_: int) -> Plan:
     """What a strategy proposes, in order, if it is a plan that the machines can hold."""
     name, system = strategy.name, problem.system
-    found = strategy.propose(problem, current, round_)
+    try:
+        found = strategy.propose(problem, current, round_)
+    except HsflError:
+        raise
+    except Exception as error:
+        raise _raised(strategy, "propose", error) from error
     try:
         plan = make_plan(
             found.cuts,
@@ -294,8 +299,24 @@ def proposed(strategy: Strategy, problem: Problem, current: Plan | None, round_:
     return plan
 
 
-def _every_interval(plan: Plan, tier: int, rounds: int) -> bool:
-    return rounds % plan.intervals[tier] == 0
+def averaging(strategy: Strategy) -> Callable[[Plan, int, int], bool]:
+    """Whether a tier is averaged so many rounds after its interval changed: every I_m, or as the strategy says."""
+    own: Callable[[Plan, int, int], bool] | None = getattr(strategy, "averages", None)
+
+    def averages(plan: Plan, tier: int, rounds: int) -> bool:
+        if own is None:
+            return rounds % plan.intervals[tier] == 0
+        try:
+            return bool(own(plan, tier, rounds))
+        except Exception as error:
+            raise _raised(strategy, "averages", error) from error
+
+    return averages
+
+
+def _raised(strategy: Strategy, function: str, error: Exception) -> ScenarioError:
+    reason = " ".join(str(error).split()).rstrip(".") or "no message"
+    return ScenarioError(f"strategy {strategy.name}: {function} raised {type(error).__name__} ({reason}); correct it")
 
 
 def constants_to_dict(constants: Constants) -> dict[str, Any]:

@@ -228,7 +228,7 @@ def robustness(systems: int, seed: int = 0, progress: Callable[[int], None] | No
                 rows.append([drift, name, f, *map(_percent, numbers)])
                 if f in (0.5, 2.0):
                     lost = f"{median:.1%} lost" if np.isfinite(median) else "most miss"
-                    each.append(f"times {f:g}: {lost}" + (f", {misses[f]:.0%} miss" if misses[f] else ""))
+                    each.append(f"times {f:g}: {lost}" + (f", {misses[f]:.1%} miss" if misses[f] else ""))
             tolerated, verdict = tolerance(losses)
             measured = f"{f'a factor of {tolerated:g}' if tolerated > 1 else 'none'} tolerated; {'; '.join(each)}"
             what = f"planning tolerates a factor on {name if name != 'all' else 'all constants'} ({drift} drift)"

@@ -120,17 +120,20 @@ def traffic(settings: Settings, found: Found) -> Result:
             Claim(
                 "smaller intervals: more accuracy, more traffic",
                 "shown as curves",
-                f"I = {often}: {best:.1f} %, {sent[often]:.0f} GB; I = {rare}: {worst:.1f} %, {sent[rare]:.0f} GB",
+                f"I = {often}: {best:.1f} %, {sent[often]:.3g} GB; I = {rare}: {worst:.1f} %, {sent[rare]:.3g} GB",
                 HOLDS if best > worst and falling else FAILS,
             ),
             Claim(
                 "tiers differ: the same intervals exchanged give another accuracy",
                 "shown as curves",
                 f"I = {device}: {accuracy[device]:.1f} %, I = {edge}: {accuracy[edge]:.1f} %",
-                HOLDS if apart > 1 else FAILS,
+                HOLDS if apart > 2 else FAILS,
             ),
         ],
-        ["Traffic counts activations, gradients and sub-models on all links of all tiers."],
+        [
+            "Traffic counts activations, gradients and sub-models on all links of all tiers. Final is the mean of the "
+            "last 5 evaluations; tiers differ if exchanging their intervals changes it by more than 2 points.",
+        ],
     )
 
 
@@ -153,7 +156,7 @@ def latency(settings: Settings, found: Found) -> Result:
             [1000 * sum(seconds[first, second]) for second in range(first + 1, L)],
         )
         for first in range(1, L - 1)
-        if first % (1 if settings.quick else 3) == 1 % (1 if settings.quick else 3)
+        if settings.quick or first in (1, 2, 4, 7, 10, 14)
     ]
     split = [
         Series(
@@ -186,7 +189,10 @@ def latency(settings: Settings, found: Found) -> Result:
                 HOLDS if change >= 2 and spread > 2 else IN_PART if change >= 1 else FAILS,
             )
         ],
-        ["Nothing is trained for it: the latency model of the system."],
+        [
+            "Nothing is trained for it: the latency model of the system. Holds if the latency turns at least twice "
+            "along one cut and differs by more than a factor of 2; in part if it turns once.",
+        ],
     )
 
 

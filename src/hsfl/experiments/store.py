@@ -27,7 +27,7 @@ from hsfl.strategies import make_strategy
 #: How a run ended whose loss was no longer finite.
 DIVERGED = "diverged"
 #: Of [training]: what matters for neither the weights nor the plans.
-_ASIDE = {"seed", "strategy_seed", "device", "backend", "checkpoint_every", "keep_checkpoints"}
+_ASIDE = {"strategy", "seed", "strategy_seed", "device", "backend", "checkpoint_every", "keep_checkpoints"}
 #: And what matters only for a strategy that plans more than once, or that wants constants.
 _PLANNING, _MEASURING = {"replan_every"}, {"constants", "probe_batches", "planner"}
 
@@ -78,9 +78,11 @@ class Store:
             self._known[key] = []
             for path in sorted(self.folder.glob(f"{key}-*")):
                 try:
-                    self._known[key].append(Run.load(path))
-                except HsflError:  # killed before it began
-                    shutil.rmtree(path, ignore_errors=True)
+                    run = Run.load(path)
+                except HsflError:  # killed before it began, or damaged: another takes its place
+                    continue
+                if not run.finished or run.metrics[-1]["round"] == (run.summary or {}).get("rounds"):
+                    self._known[key].append(run)
         return self._known[key]
 
 
@@ -101,6 +103,7 @@ def content(scenario: Scenario) -> str:
         "model": spec.model.model_dump(exclude_defaults=True),
         "data": spec.data and spec.data.model_dump(exclude_defaults=True),
         "training": spec.training.model_dump(exclude=aside, exclude_defaults=True),
+        "strategy": spec.training.strategy if ":" in spec.training.strategy else strategy.name,
         "seeds": [seed, getattr(strategy, "seed", None) if strategy.replans else None],
         "tree": [[tier.entities, tier.parents] for tier in spec.tiers],
         "convergence": _target(scenario) if strategy.measures else None,

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from hsfl.problem.plan import NEVER
 from hsfl.problem.scenario import Scenario
 from hsfl.problem.units import format_seconds
 from hsfl.runs.callback import Callback
@@ -44,7 +45,8 @@ class LiveLine(Callback):
             self.live.start()
 
     def on_plan(self, record: dict[str, Any]) -> None:
-        cuts, intervals = (", ".join(map(str, record[key])) for key in ("cuts", "intervals"))
+        cuts = ", ".join(map(str, record["cuts"]))
+        intervals = ", ".join("never" if i >= NEVER else str(i) for i in record["intervals"])
         self.plan = f"cuts {cuts}; intervals {intervals}"
         why = f" (kept: {record['kept']})" if record.get("kept") else ""
         self._print(f"  plan after round {record['round']}: {self.plan}{why}")

@@ -295,11 +295,15 @@ def results_markdown(
 
 
 def _cost(cost: Mapping[str, Any]) -> list[str]:
-    if not cost.get("runs"):
-        return []
-    count = "1 run" if cost["runs"] == 1 else f"{cost['runs']} runs"
-    where = " and ".join(cost["devices"])
-    return [f"{count} that no figure before needed, {cost['training_s'] / 60:.1f} minutes of training on {where}."]
+    """How it came about, where that is known."""
+    said = [cost["made"]] if cost.get("made") else []
+    if cost.get("runs"):
+        count = "1 run" if cost["runs"] == 1 else f"{cost['runs']} runs"
+        where = " and ".join(cost["devices"])
+        said.append(
+            f"{count} that no figure before needed, {cost['training_s'] / 60:.1f} minutes of training on {where}."
+        )
+    return said
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

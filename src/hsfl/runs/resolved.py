@@ -39,7 +39,10 @@ def read(folder: Path, measure: Callable[[ModelSection, Path | None], LayerProfi
 def check_strategy(folder: Path, name: str) -> None:
     """HsflError unless the strategy is that of the run: an object of one's own must be given again."""
     if (before := _started(folder, "strategy")) != name:
-        raise HsflError(f"{folder}: the strategy of this run is {before!r}, not {name!r}; resume it with that one")
+        raise HsflError(
+            f"{folder}: the strategy of this run is {before!r}, not {name!r}; resume it with that one "
+            "(an object of your own: hsfl.resume(folder, strategy=...))"
+        )
 
 
 def changes(given: Scenario) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 What is learnt depends on the schedule of cuts and intervals, not on the machines. So a run is also what would have
 happened on any other machines for which its strategy, asked again at every plan with the constants that were measured
-then, chooses the same: only the clock has to be run again.
+then, chooses the same and averages in the same rounds: only the clock has to be run again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hsfl.engine.algorithm import constants_from_dict, proposed
+from hsfl.engine.algorithm import averaging, constants_from_dict, proposed
 from hsfl.engine.clock import Clock
 from hsfl.errors import InfeasibleError
 from hsfl.problem.dynamics import Conditions
@@ -32,6 +32,9 @@ def retimed(run: Run, scenario: Scenario, strategy: Strategy | None = None) -> R
     tiers = [tier.name for tier in clock.problem.system.tiers]
     probes = 2 * training.probe_batches if strategy.measures and training.constants == "measured" else 0
     made = {record["round"]: record for record in run.plans}
+    averages = averaging(strategy)
+    since = [0] * len(tiers)
+    several = clock.problem.system.averaged
     metrics: list[dict[str, Any]] = []
     plans: list[dict[str, Any]] = []
     plan: Plan | None = None
@@ -52,13 +55,19 @@ def retimed(run: Run, scenario: Scenario, strategy: Strategy | None = None) -> R
                     return None
                 if plan is not None and plan.cuts != chosen.cuts:
                     clock.move(plan.cuts, chosen.cuts)
+                for m, interval in enumerate(chosen.intervals):
+                    if plan is None or interval != plan.intervals[m]:
+                        since[m] = record["round"]
                 plan = chosen
                 clock.split(plan.cuts, probes)
                 plans.append(record | {"time_s": clock.time_s})
             assert plan is not None
             clock.split(plan.cuts)
-            for tier in line.get("drift", ()):
-                clock.average(plan.cuts, tiers.index(tier))
+            due = [m for m, of_many in enumerate(several) if of_many and averages(plan, m, line["round"] - since[m])]
+            if {tiers[m] for m in due} != set(line.get("drift", ())):
+                return None
+            for m in due:
+                clock.average(plan.cuts, m)
         metrics.append(line | {"time_s": clock.time_s, "bytes": clock.bytes})
     summary = run.summary and run.summary | {"time_s": clock.time_s, "bytes": clock.bytes}
     return replace(run, scenario=dict(scenario.raw), metrics=metrics, plans=plans, summary=summary)

@@ -19,7 +19,7 @@ from hsfl.problem.dynamics import Conditions
 from hsfl.problem.problem import Problem
 from hsfl.problem.scenario import DEFAULT_INPUT_SHAPES, Scenario
 from hsfl.problem.strategy import Strategy
-from hsfl.strategies import make_strategy
+from hsfl.strategies import checked, make_strategy
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def prepare(scenario: Scenario, strategy: Strategy | None = None, data_folder: P
             "--set data.name=mnist-mini"
         )
     try:
-        strategy = strategy or make_strategy(scenario)
+        strategy = make_strategy(scenario) if strategy is None else checked(strategy, "strategy")
         device = choose_device(training.device)
         if training.precision == "tf32" and device.type != "cuda":
             raise ScenarioError('training.precision = "tf32": only on CUDA; write "fp32" or "bf16"')

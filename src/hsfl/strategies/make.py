@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from hsfl.errors import ScenarioError
 from hsfl.factory import Factory
@@ -71,11 +71,18 @@ def _needed(name: str) -> str:
 
 def _users_own(spec: str, scenario: Scenario) -> Strategy:
     label = f"training.strategy = {spec!r}"
-    strategy = Factory(spec, scenario.folder, label, ScenarioError).call()
-    missing = [f for f in ("name", "replans", "measures", "propose") if not hasattr(strategy, f)]
-    if missing:
-        raise ScenarioError(
-            f"{label}: its {type(strategy).__name__} has no {missing[0]}; a strategy needs name, replans, measures and "
-            "propose(problem, current, round_)"
-        )
+    return checked(Factory(spec, scenario.folder, label, ScenarioError).call(), label)
+
+
+def checked(strategy: Any, label: str) -> Strategy:
+    """An object of a user's own, if it has what a strategy needs."""
+    what = strategy.__name__ if isinstance(strategy, type) else f"a {type(strategy).__name__}"
+    if isinstance(strategy, type):
+        raise ScenarioError(f"{label}: {what} is a class; give an object of it")
+    for member in ("name", "replans", "measures", "propose"):
+        if not hasattr(strategy, member):
+            raise ScenarioError(
+                f"{label}: {what} has no {member}; a strategy needs name, replans, measures and propose(problem, "
+                "current, round_)"
+            )
     return cast(Strategy, strategy)
