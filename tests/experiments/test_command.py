@@ -57,7 +57,11 @@ def test_progress_tells_runs_done_running_and_left() -> None:
     progress.update(Progress(total=8, done=3, trained=2, current="fig4: cifar10, iid, HSFL, 0"))
     progress.round, progress.rounds = 1200, 2000
     text = progress._text().plain
-    assert "3 runs done, 5 left" in text and "fig4: cifar10, iid, HSFL, 0" in text and "round 1,200 of 2,000" in text
+    assert (
+        "3 runs done, 1 running, 4 left" in text
+        and "fig4: cifar10, iid, HSFL, 0" in text
+        and "round 1,200 of 2,000" in text
+    )
     log = RunsProgress(Console(file=io.StringIO(), width=200))
     log.update(Progress(total=8, done=4, current="fig6: MA+RMS, compute, 4.0"))
     assert log.console.file.getvalue() == "[4/8] fig6: MA+RMS, compute, 4.0\n"

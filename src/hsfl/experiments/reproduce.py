@@ -25,11 +25,16 @@ class Progress:
     total: int = 0
     done: int = 0
     trained: int = 0
+    jobs: int = 1
     current: str = ""
 
     @property
+    def running(self) -> int:
+        return min(self.jobs, self.total - self.done)
+
+    @property
     def left(self) -> int:
-        return self.total - self.done
+        return self.total - self.done - self.running
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ def reproduce(
     for name, of_recipe in wanted.items():
         for key, scenario in of_recipe.items():
             runs.setdefault(_same(scenario), _Wanted(f"{name}: {', '.join(map(str, key))}", scenario))
-    progress = Progress(total=len(runs))
+    progress = Progress(total=len(runs), jobs=jobs)
     if jobs > 1:
         _side_by_side(runs, store, jobs, progress, on_progress)
     found: dict[str, Run] = {}

@@ -64,10 +64,10 @@ class RunsProgress(Callback):
 
     def _text(self) -> Text:
         seen = self.seen
-        parts = [f"{seen.done} runs done, {seen.left} left", seen.current]
+        parts = [f"{seen.done} runs done, {seen.running} running, {seen.left} left", seen.current]
         if self.round:
             parts.append(f"round {self.round:,} of {self.rounds:,.0f}, accuracy {self.accuracy:.1%}")
-        if seen.trained and seen.left:
-            took = (time.perf_counter() - self.started) / seen.done
-            parts.append(f"about {format_seconds(took * seen.left)} left at most")
+        if seen.trained and seen.running:
+            took = (time.perf_counter() - self.started) / max(1, seen.done)
+            parts.append(f"about {format_seconds(took * (seen.total - seen.done))} at most")
         return Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
