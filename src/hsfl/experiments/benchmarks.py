@@ -43,7 +43,7 @@ def runs(settings: Settings) -> Wanted:
 
 def full_sync_cuts(settings: Settings) -> tuple[int, int]:
     """Its accuracy does not depend on them; its time does: these are the best for intervals of 1."""
-    return (1, 3) if settings.quick else (2, 4)
+    return (1, 2) if settings.quick else (2, 4)
 
 
 def _seeds(settings: Settings, dataset: str, strategy: str) -> tuple[int, ...]:

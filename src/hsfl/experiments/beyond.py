@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -120,7 +120,7 @@ def near_verdict(gaps: npt.ArrayLike) -> str:
     return HOLDS if near >= NEAR_SHARE else IN_PART if near >= 0.5 else FAILS
 
 
-def bcd_gap(systems: int, seed: int = 0, progress: Callable[[int], None] | None = None) -> Result:
+def bcd_gap(systems: int, seed: int = 0) -> Result:
     """How far the paper's Algorithm 2 ends above the proven optimum; the seed decides all but the running times."""
     kinds = ("all", *(f"{d} drift" for d in DRIFTS), "2 tiers", "3 tiers", "4 tiers", *MODELS)
     groups: dict[str, list[Gap]] = {kind: [] for kind in kinds}
@@ -128,8 +128,6 @@ def bcd_gap(systems: int, seed: int = 0, progress: Callable[[int], None] | None 
         found = measure_gap(problem := random_problem(k, seed, drift := DRIFTS[k % 2]))
         for label in ("all", f"{drift} drift", f"{problem.system.num_tiers} tiers", problem.name):
             groups[label].append(found)
-        if progress:
-            progress(k + 1)
     gaps = {label: sorted(g.gap for g in group) for label, group in groups.items() if group}
     quantiles = {"median": 0.5, "95 %": 0.95, "99 %": 0.99, "largest": 1.0}
     marks = {label: [_quantile(v, q) for q in quantiles.values()] for label, v in gaps.items()}
@@ -206,15 +204,13 @@ def tolerance(losses: Mapping[float, Sequence[float]]) -> tuple[float, str]:
     return tolerated, HOLDS
 
 
-def robustness(systems: int, seed: int = 0, progress: Callable[[int], None] | None = None) -> Result:
+def robustness(systems: int, seed: int = 0) -> Result:
     """How much planned time is lost when the constants of the bound are wrong."""
     panels, rows, claims, factors = [], [], [], [f for f in FACTORS if f != 1]
     for drift in DRIFTS:
         builtin, found, lines, missed = measure_losses(_paper(drift)), [], [], []
         for k in range(systems):
             found.append(measure_losses(random_problem(k, seed, drift)))
-            if progress:
-                progress(DRIFTS.index(drift) * systems + k + 1)
         for name in wrong_constants(drift):
             each, losses = [], {f: [one[name, f][0] for one in found] for f in FACTORS}
             misses = {f: float(np.mean(np.isinf(v))) for f, v in losses.items()}

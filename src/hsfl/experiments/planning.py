@@ -228,7 +228,7 @@ def drift(settings: Settings, found: Found) -> Result:
             if model == "refined":
                 claims.append(
                     Claim(
-                        f"the refined model predicts drift within a factor of 4 ({word})",
+                        f"the refined model, corrected by drift seen before, predicts it within a factor of 4 ({word})",
                         "not in the paper",
                         f"{within:.1%} of {len(ratio)} averages",
                         HOLDS if within > 0.95 else IN_PART if within > 0.5 else FAILS,

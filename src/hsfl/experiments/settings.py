@@ -1,7 +1,7 @@
 """The setting of all experiments, one for every strategy: what is trained, for how long, and on which machines.
 
-The paper's own (SGD, step 5e-4, VGG-16 without normalisation) stays at chance level; the recipe `setting` shows what
-was tried instead. Full size is the paper's system and VGG-16 on CIFAR-10 and MNIST, for a GPU; quick is the scenario
+The paper's own (SGD, step 5e-4, VGG-16 without normalisation) learns very slowly; the recipe `setting` shows what was
+tried instead. Full size is the paper's system and VGG-16 on CIFAR-10 and MNIST, for a GPU; quick is the scenario
 mnist-mini with LeNet-5, which shows the same things small, in minutes on two cores.
 """
 
@@ -131,9 +131,8 @@ def scaled(scenario: Scenario, compute: float, communication: float) -> Scenario
     for tier, drawn in zip(raw["tiers"], scenario.system.tiers, strict=True):
         tier["compute"] = (drawn.compute_flops * compute).tolist()
         for link in ("uplink", "downlink", "fed_uplink", "fed_downlink"):
-            rates = getattr(drawn, f"{link}_bps")
-            if link in tier and rates is not None:
-                tier[link] = (rates * communication).tolist()
+            if link in tier:
+                tier[link] = (getattr(drawn, f"{link}_bps") * communication).tolist()
     return _changed(scenario, raw)
 
 

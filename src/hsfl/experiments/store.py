@@ -81,7 +81,7 @@ class Store:
                     run = Run.load(path)
                 except HsflError:  # killed before it began, or damaged: another takes its place
                     continue
-                if not run.finished or run.metrics[-1]["round"] == (run.summary or {}).get("rounds"):
+                if not run.finished or (run.metrics and run.metrics[-1]["round"] == (run.summary or {}).get("rounds")):
                     self._known[key].append(run)
         return self._known[key]
 

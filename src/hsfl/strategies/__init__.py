@@ -5,7 +5,7 @@ in force and the round. It keeps no state, so that a run can be resumed: what it
 round. `hsfl.problem.strategy.Strategy` says what one has to have.
 """
 
-from hsfl.strategies.make import NAMES, checked, fixed, hsfl, make_strategy
+from hsfl.strategies.make import NAMES, checked, fixed, make_strategy
 from hsfl.strategies.named import Named
 
-__all__ = ["NAMES", "Named", "checked", "fixed", "hsfl", "make_strategy"]
+__all__ = ["NAMES", "Named", "checked", "fixed", "make_strategy"]

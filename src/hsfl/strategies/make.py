@@ -7,20 +7,12 @@ from typing import Any, cast
 
 from hsfl.errors import ScenarioError
 from hsfl.factory import Factory
-from hsfl.planner.solve import METHODS
 from hsfl.problem.messages import nearest
 from hsfl.problem.scenario import Scenario
 from hsfl.problem.strategy import Strategy
 from hsfl.strategies.named import CHOICES, Named
 
 NAMES = tuple(CHOICES)
-
-
-def hsfl(planner: str = "exact", *, allow_empty_tiers: bool = False) -> Named:
-    """The planner's optimum of cuts and intervals, by "exact" or "bcd"."""
-    if planner not in METHODS:
-        raise ScenarioError(f"planner {planner!r}: it must be one of {', '.join(METHODS)}")
-    return Named("HSFL", *cast(tuple[str, str], CHOICES["HSFL"]), planner=planner, allow_empty_tiers=allow_empty_tiers)
 
 
 def fixed(cuts: Sequence[int], intervals: Sequence[int]) -> Named:
