@@ -215,8 +215,21 @@ def results() -> str:
     shown = [json.loads(path.read_text(encoding="utf-8")) for path in found if path.exists()]
     notes = tomllib.loads((EXPERIMENTS / "reasons.toml").read_text(encoding="utf-8"))
     header = "<!-- Written by docs/generate.py (make docs) from experiments/; change that, not this. -->\n\n"
-    about = "\n\n".join([header + notes["about"].strip(), _verdicts(shown), _costs(shown)])
+    first = [header + notes["about"].strip(), _headlines(shown, notes["headlines"]), notes["learnt"].strip()]
+    about = "\n\n".join([*first, _verdicts(shown), _costs(shown)])
     return results_markdown(shown, pictures="../experiments/results", reasons=notes["reasons"], about=about)
+
+
+def _headlines(shown: Sequence[Mapping[str, Any]], headlines: Sequence[Sequence[str]]) -> str:
+    """The claims that most readers come for."""
+    claims = {(result["name"], claim["what"]): claim for result in shown for claim in result["claims"]}
+    rows = []
+    for name, what in headlines:
+        claim = claims[name, what]
+        rows.append(f"| {what} | {claim['paper']} | {claim['measured']} | {claim['verdict']} | {name} |")
+    return "## In short\n\n| claim | the paper | measured | verdict | figure |\n|---|---|---|---|---|\n" + "\n".join(
+        rows
+    )
 
 
 def _verdicts(shown: Sequence[Mapping[str, Any]]) -> str:
@@ -225,7 +238,9 @@ def _verdicts(shown: Sequence[Mapping[str, Any]]) -> str:
     for result in shown:
         counts = [sum(claim["verdict"] == word for claim in result["claims"]) for word in words]
         rows.append(f"| [{result['name']}](#{_anchor(result)}) | {result['title']} | {' | '.join(map(str, counts))} |")
-    return "| figure | what | " + " | ".join(words) + " |\n|---|---|---:|---:|---:|\n" + "\n".join(rows)
+    return (
+        "## All figures\n\n| figure | what | " + " | ".join(words) + " |\n|---|---|---:|---:|---:|\n" + "\n".join(rows)
+    )
 
 
 def _anchor(result: Mapping[str, Any]) -> str:

@@ -37,6 +37,7 @@ def test_the_list_has_every_recipe(command) -> None:
         (["fig10"], "fig10: no such figure"),
         (["fig2c", "--device", "tpu"], "training.device = 'tpu'"),
         (["fig2c", "--seeds", "0"], "--seeds"),
+        (["fig2c", "--precision", "fp8"], 'training.precision = "fp8"'),
     ],
 )
 def test_what_cannot_be_is_said(command, tmp_path, arguments: list[str], said: str) -> None:

@@ -14,9 +14,10 @@ from hsfl.experiments.measures import (
     end_s,
     evaluations,
     final_accuracy,
+    has_learnt,
     over_seeds,
     slowdown,
-    target_below,
+    target_of,
     time_to,
 )
 from hsfl.experiments.motivation import _turns, falling
@@ -41,6 +42,7 @@ def test_time_to_a_target_is_that_of_the_first_evaluation_there() -> None:
     assert time_to(curve, 0.5) == 40
     assert time_to(curve, 0.6) == 80  # what an untrained model has does not count
     assert time_to(curve, 0.71) == inf
+    assert time_to(curve, 0.6, "round") == 40
 
 
 def test_convergence_is_where_ten_evaluations_gain_less_than_the_fiftieth_of_a_point() -> None:
@@ -66,6 +68,7 @@ def test_ratios_are_by_seed_and_a_run_that_never_arrives_counts_with_its_end() -
     missed = slowdown([slow, never], [fast, fast], 0.9)
     assert missed == Ratio((4.0, 8.0), 1)
     assert missed.text() == "more than 5.7x (4.0 to 8.0)"
+    assert slowdown([never], [fast], 0.9).text() == "never, so more than 8.0x"
     assert slowdown([fast], [never], 0.9).text() == "target missed by HSFL"
     assert slowdown([slow, slow, slow], [fast], 0.9).values == (4.0,)
 
@@ -77,9 +80,16 @@ def test_spreads_say_how_often_there_was_nothing() -> None:
     assert Spread((inf,)).text() == "never"
 
 
-def test_a_target_is_five_points_under_rounded_down() -> None:
-    assert target_below([run([0.813] * 6), run([0.823] * 6)]) == 0.76
-    assert target_below([run([0.85] * 6)]) == 0.80  # not 0.79, by rounding
+def test_a_target_allows_a_quarter_more_error_rounded_down() -> None:
+    assert target_of([run([0.813] * 6), run([0.823] * 6)]) == 0.77  # 1 - 1.25 * 0.182 = 0.7725
+    assert target_of([run([0.84] * 6)]) == 0.80  # not 0.79, by rounding
+    assert target_of([run([0.987] * 6)]) == 0.98
+
+
+def test_a_run_has_learnt_that_ends_above_its_beginning() -> None:
+    assert has_learnt(run([0.1, 0.1, 0.1, 0.2, 0.2, 0.2, 0.2]))
+    assert not has_learnt(run([0.1, 0.9, 0.1, 0.1, 0.1, 0.1, 0.14]))
+    assert not has_learnt(run([0.1, 0.9], ended=DIVERGED, rounds=100))
 
 
 def test_curves_over_seeds_are_means_with_a_band() -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import sys
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,6 +35,9 @@ def reproduce(
         int | None, typer.Option(min=1, max=100, help="Seeds of the headline figures; default: 3, or 1 with --quick.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = "auto",
+    precision: Annotated[
+        str | None, typer.Option(help="fp32, tf32 or bf16; default: bf16 on a GPU, else fp32.")
+    ] = None,
     jobs: Annotated[
         int | None,
         typer.Option(min=1, help="Runs trained side by side; default: the number of cores, or 1 on a GPU."),
@@ -70,12 +71,16 @@ def reproduce(
     from hsfl.runs.task import choose_device
 
     on_gpu = choose_device(device).type == "cuda"
-    precision = "bf16" if on_gpu else "fp32"
     jobs = jobs or (1 if on_gpu else os.cpu_count() or 1)
-    settings = Settings(quick, tuple(range(seeds or (1 if quick else 3))), device, precision)
+    settings = Settings(
+        quick, tuple(range(seeds or (1 if quick else 3))), device, precision or ("bf16" if on_gpu else "fp32")
+    )
     store = Store(out / "runs", data)
     if not (quick or on_gpu) and any(recipe.runs(settings) for recipe in chosen):
-        print("hsfl: VGG-16 without a GPU takes days; --quick shows the same small", file=sys.stderr)
+        print(
+            "hsfl: without a GPU, runs of VGG-16 that are not stored yet take days; --quick shows the same small",
+            file=sys.stderr,
+        )
     try:
         with warnings_in_one_line(), RunsProgress() as progress:
             for result in results(
@@ -95,9 +100,8 @@ def reproduce(
 
 def _about(settings: Settings) -> str:
     return (
-        f"Made by `hsfl {' '.join(sys.argv[1:])}` (hsfl {hsfl.__version__}, torch {version('torch')}, Python "
-        f"{platform.python_version()}), {'the quick setting' if settings.quick else 'full size'}, seeds "
-        f"{', '.join(map(str, settings.seeds))}."
+        f"Made by `hsfl {' '.join(sys.argv[1:])}` (hsfl {hsfl.__version__}), "
+        f"{'the quick setting' if settings.quick else 'full size'}, seeds {', '.join(map(str, settings.seeds))}."
     )
 
 

@@ -16,6 +16,8 @@ from hsfl.runs.stopping import WINDOW, is_converged
 
 #: The last evaluations whose mean is a run's final accuracy: single ones jump by a point.
 LAST = 5
+#: A target allows so many times the error of the run it is set by.
+MORE_ERROR = 1.25
 
 
 def evaluations(run: Run) -> list[dict[str, Any]]:
@@ -35,10 +37,10 @@ def final_accuracy(run: Run) -> float:
     return float(np.mean([line["accuracy"] for line in evaluations(run)[-LAST:]]))
 
 
-def time_to(run: Run, target: float) -> float:
-    """Simulated seconds of training to the first evaluation at the target; infinite where there is none."""
+def time_to(run: Run, target: float, count: str = "time_s") -> float:
+    """Simulated seconds (or `count="round"`) to the first evaluation of training at the target; infinite if none is."""
     lines = (line for line in run.evaluations() if line["round"] > 0)
-    return next((float(line["time_s"]) for line in lines if line["accuracy"] >= target), inf)
+    return next((float(line[count]) for line in lines if line["accuracy"] >= target), inf)
 
 
 def end_s(run: Run) -> float:
@@ -64,9 +66,19 @@ def converged(run: Run) -> Converged:
     return Converged(float(np.mean(window)), float(lines[k - 1]["time_s"]), found is not None)
 
 
-def target_below(runs: Sequence[Run], points: float = 0.05) -> float:
-    """A target that a good run reaches: so much under the mean final accuracy of some, rounded down to 0.01."""
-    return floor(100 * (float(np.mean([final_accuracy(run) for run in runs])) - points) + 1e-9) / 100
+def target_of(runs: Sequence[Run]) -> float:
+    """A target that a good run reaches: `MORE_ERROR` times the mean final error of some, rounded down to 0.01."""
+    return whole_percent(1 - MORE_ERROR * (1 - float(np.mean([final_accuracy(run) for run in runs]))))
+
+
+def whole_percent(accuracy: float) -> float:
+    """Rounded down."""
+    return floor(100 * accuracy + 1e-9) / 100
+
+
+def has_learnt(run: Run) -> bool:
+    """Whether it ends at least 5 points above the model it began with."""
+    return final_accuracy(run) >= float(evaluations(run)[0]["accuracy"]) + 0.05
 
 
 def over_seeds(label: str, runs: Sequence[Run], x: Callable[[dict[str, object]], float]) -> Series:
@@ -130,10 +142,12 @@ class Ratio:
     def text(self) -> str:
         if not self.mean:
             return "target missed by HSFL"
-        sign = "more than " if self.never else ""
-        if len(self.values) == 1:
-            return f"{sign}{self.mean:.1f}x"
-        return f"{sign}{self.mean:.1f}x ({min(self.values):.1f} to {max(self.values):.1f})"
+        text = f"{self.mean:.1f}x"
+        if len(self.values) > 1:
+            text += f" ({min(self.values):.1f} to {max(self.values):.1f})"
+        if self.never == len(self.values):
+            return f"never, so more than {text}"
+        return f"more than {text}" if self.never else text
 
 
 def slowdown(others: Sequence[Run], firsts: Sequence[Run], target: float) -> Ratio:

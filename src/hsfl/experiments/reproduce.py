@@ -118,10 +118,12 @@ def _train(folder: Path, data: Path | None, scenarios: list[Scenario]) -> list[P
 def _cost(runs: Iterable[Run], costed: set[Path]) -> dict[str, Any]:
     new = {run.folder: run for run in runs if run.folder not in costed}
     costed.update(new)
+    environments = [run.environment for run in new.values()]
     return {
         "runs": len(new),
         "training_s": round(sum((run.summary or {}).get("wall_s", 0.0) for run in new.values()), 1),
-        "devices": sorted({str(run.environment.get("device")) for run in new.values()}),
+        "devices": sorted({str(e.get("device")) for e in environments}),
+        "versions": sorted({f"torch {e.get('torch')}, Python {e.get('python')}" for e in environments}),
     }
 
 

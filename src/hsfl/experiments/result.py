@@ -62,7 +62,7 @@ class Result:
     """How to read it: definitions, what was fixed, what differs from the paper."""
 
     cost: Mapping[str, Any] = field(default_factory=dict)
-    """Of the runs that no recipe before it needed: how many, their seconds of training, and on what."""
+    """Of the runs that no recipe before it needed: how many, their seconds of training, on and with what."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -8,7 +8,7 @@ import json
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -71,16 +71,19 @@ def draw_result(result: Result) -> Figure:
         raise HsflError(f"{result.name}: has no panels, so there is nothing to draw")
     columns, width = {1: (1, 6.4), 2: (2, 9.6), 4: (2, 9.6)}.get(len(result.panels), (3, 12.0))
     rows = -(-len(result.panels) // columns)
-    figure = new_figure(width, 4.4 if rows == 1 else 3.9 * rows)
+    labels = [list(dict.fromkeys(series.label for series in panel.series)) for panel in result.panels]
+    shared = len(set(map(frozenset, labels))) == 1
+    lines = 0 if shared else max(-(-len(names) // _columns(names, width / columns)) for names in labels)
+    figure = new_figure(width, (4.4 if rows == 1 else 3.9 * rows) + rows * 0.22 * max(0, lines - 2))
     figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.08)
-    looks = styles(series.label for panel in result.panels for series in panel.series)
+    looks = styles(name for names in labels for name in names)
     for i, panel in enumerate(result.panels):
         axes = figure.add_subplot(rows, columns, i + 1)
         _draw_panel(axes, panel, looks, width / columns)
         if panel.title != result.title:
             axes.set_title(textwrap.fill(panel.title, int(11 * width / columns)), fontsize=10.5)
     figure.suptitle(textwrap.fill(result.title, int(9.5 * width)), fontsize=12)
-    if len({frozenset(series.label for series in panel.series) for panel in result.panels}) == 1:
+    if shared:
         _legend(figure, figure.axes[0], width, loc="outside lower center")
         return figure
     from matplotlib.transforms import ScaledTranslation
@@ -95,14 +98,18 @@ def draw_result(result: Result) -> Figure:
 
 
 def _legend(home: Figure | Axes, axes: Axes, width: float, **place: Any) -> None:
-    """In as few rows as the width in inches allows."""
     found, labels = axes.get_legend_handles_labels()
     handles = dict(zip(labels, found, strict=True))
     if handles:
-        fits = max(1, int((width - 0.2) / (0.7 + 0.075 * max(map(len, handles)))))
-        columns = math.ceil(len(handles) / math.ceil(len(handles) / fits))
+        columns = _columns(handles, width)
         look: dict[str, Any] = {"frameon": False, "fontsize": 9.5, "handlelength": 2.8, "columnspacing": 1.5}
         home.legend([*handles.values()], [*handles], ncols=columns, **look, **place)
+
+
+def _columns(labels: Collection[str], width: float) -> int:
+    """Of a legend, in as few rows as the width in inches allows."""
+    fits = max(1, int((width - 0.2) / (0.7 + 0.075 * max(map(len, labels), default=0))))
+    return max(1, math.ceil(len(labels) / max(1, math.ceil(len(labels) / fits))))
 
 
 def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Style], width: float) -> None:
@@ -132,6 +139,8 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Style], width: flo
         axes.set_xlim(-0.6, len(places) - 0.4)
     else:
         _ticks(axes.xaxis, panel.log_x, axes.get_xlim(), whole=all(isinstance(x, int | np.integer) for x in known))
+        if panel.log_x and len(set(known)) <= 5:
+            axes.set_xticks(sorted(set(known)))
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
     axes.grid(alpha=0.3, axis="y" if panel.kind == "bar" else "both")
     axes.spines[["top", "right"]].set_visible(False)
@@ -300,8 +309,10 @@ def _cost(cost: Mapping[str, Any]) -> list[str]:
     if cost.get("runs"):
         count = "1 run" if cost["runs"] == 1 else f"{cost['runs']} runs"
         where = " and ".join(cost["devices"])
+        versions = " and ".join(cost.get("versions", ()))
         said.append(
-            f"{count} that no figure before needed, {cost['training_s'] / 60:.1f} minutes of training on {where}."
+            f"{count} that no figure before needed, {cost['training_s'] / 60:.1f} minutes of training on {where}"
+            f"{f' ({versions})' if versions else ''}."
         )
     return said
 
