@@ -223,24 +223,20 @@ def results() -> str:
 def _headlines(shown: Sequence[Mapping[str, Any]], headlines: Sequence[Sequence[str]]) -> str:
     """The claims that most readers come for."""
     claims = {(result["name"], claim["what"]): claim for result in shown for claim in result["claims"]}
-    rows = []
+    lines = ["## In short\n", "| claim | the paper | measured | verdict | figure |", "|---|---|---|---|---|"]
     for name, what in headlines:
         claim = claims[name, what]
-        rows.append(f"| {what} | {claim['paper']} | {claim['measured']} | {claim['verdict']} | {name} |")
-    return "## In short\n\n| claim | the paper | measured | verdict | figure |\n|---|---|---|---|---|\n" + "\n".join(
-        rows
-    )
+        lines.append(f"| {what} | {claim['paper']} | {claim['measured']} | {claim['verdict']} | {name} |")
+    return "\n".join(lines)
 
 
 def _verdicts(shown: Sequence[Mapping[str, Any]]) -> str:
     words = ("holds", "holds in part", "does not hold")
-    rows = []
+    lines = ["## All figures\n", f"| figure | what | {' | '.join(words)} |", "|---|---|---:|---:|---:|"]
     for result in shown:
         counts = [sum(claim["verdict"] == word for claim in result["claims"]) for word in words]
-        rows.append(f"| [{result['name']}](#{_anchor(result)}) | {result['title']} | {' | '.join(map(str, counts))} |")
-    return (
-        "## All figures\n\n| figure | what | " + " | ".join(words) + " |\n|---|---|---:|---:|---:|\n" + "\n".join(rows)
-    )
+        lines.append(f"| [{result['name']}](#{_anchor(result)}) | {result['title']} | {' | '.join(map(str, counts))} |")
+    return "\n".join(lines)
 
 
 def _anchor(result: Mapping[str, Any]) -> str:

@@ -57,7 +57,7 @@ def test_three_tiers_are_faster_than_a_slow_link_to_the_cloud() -> None:
 def test_rare_averages_cost_accuracy_and_save_traffic() -> None:
     accuracy = column("fig2b", "intervals (device, edge)", "final accuracy")
     sent = column("fig2b", "intervals (device, edge)", "sent")
-    assert accuracy["(1, 1)"] > accuracy["(20, 20)"] + 2
+    assert float(accuracy["(1, 1)"]) > float(accuracy["(20, 20)"]) + 2
     assert sent["(1, 1)"] > 1.2 * sent["(20, 20)"]
 
 
@@ -70,7 +70,7 @@ def test_cuts_change_the_latency_of_a_round() -> None:
 @pytest.mark.parametrize("name", ["fig2d", "fig9"])
 def test_deep_cuts_ruin_non_iid_training_at_long_intervals(name: str) -> None:
     where = {"partition": "non-IID"} if name == "fig9" else {}
-    shallow, *_, deep = column(name, "cuts", "final accuracy", **where).values()
+    shallow, *_, deep = map(float, column(name, "cuts", "final accuracy", **where).values())
     assert shallow > deep + 10
 
 

@@ -23,12 +23,15 @@ from hsfl.experiments.measures import (
 from hsfl.experiments.motivation import _turns, falling
 from hsfl.experiments.result import FAILS, HOLDS, IN_PART
 from hsfl.experiments.store import DIVERGED
-from hsfl.runs.run import Run
+from hsfl.runs.run import Run, total_bytes
 
 
 def run(accuracies: list[float], pace: float = 1.0, ended: str = "rounds", rounds: int | None = None) -> Run:
     """Evaluated every 10 rounds, each of so many seconds."""
-    metrics = [{"round": 10 * k, "time_s": 10 * k * pace, "accuracy": a, "bytes": {}} for k, a in enumerate(accuracies)]
+    metrics = [
+        {"round": 10 * k, "time_s": 10 * k * pace, "accuracy": a, "bytes": {"up": 10 * k}}
+        for k, a in enumerate(accuracies)
+    ]
     training = {"rounds": rounds or metrics[-1]["round"], "evaluate_every": 10}
     return Run(Path("x"), {"training": training}, "", {}, metrics, [], None, {"ended": ended})
 
@@ -59,6 +62,7 @@ def test_a_run_that_diverged_goes_on_as_the_untrained_model() -> None:
     broken = run([0.1, 0.4], pace=3.0, ended=DIVERGED, rounds=50)
     assert [line["round"] for line in evaluations(broken)] == [0, 10, 20, 30, 40, 50]
     assert [line["accuracy"] for line in evaluations(broken)] == [0.1, 0.4, 0.1, 0.1, 0.1, 0.1]
+    assert total_bytes(evaluations(broken)[-1]) == 50
     assert end_s(broken) == 150 and time_to(broken, 0.4) == 30 and time_to(broken, 0.5) == inf
 
 

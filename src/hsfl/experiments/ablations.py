@@ -41,7 +41,7 @@ def intervals_runs(settings: Settings) -> Wanted:
         (partition, label, seed): settings.scenario(settings.dataset, partition, seed, overrides)
         for partition in PARTITIONS
         for label, overrides in _variants(settings).items()
-        for seed in (settings.seeds if label in ("planned", "PSL") else settings.seeds[:1])
+        for seed in settings.seeds
     }
 
 
@@ -49,7 +49,7 @@ def intervals(settings: Settings, found: Found) -> Result:
     panels, rows, claims = [], [], []
     for partition, word in PARTITIONS.items():
         of: dict[str, list[Run]] = {
-            label: [found[key] for key in found if key[:2] == (partition, label)] for label in _variants(settings)
+            label: [found[partition, label, seed] for seed in settings.seeds] for label in _variants(settings)
         }
         finals = {label: Spread(tuple(100 * final_accuracy(run) for run in runs)) for label, runs in of.items()}
         target = whole_percent(finals["PSL"].mean / 100 - 0.005)
@@ -113,30 +113,32 @@ def cuts_runs(settings: Settings) -> Wanted:
 def cuts(settings: Settings, found: Found) -> Result:
     panels, rows, claims, lost = [], [], [], {}
     for partition, word in PARTITIONS.items():
-        of = {cuts: found["cuts", partition, cuts] for cuts in settings.some_cuts}
-        finals = [100 * final_accuracy(run) for run in of.values()]
-        learnt = [final for run, final in zip(of.values(), finals, strict=True) if has_learnt(run)]
-        level = whole_percent(min(learnt or finals) / 100 - 0.005)
-        times = [time_to(run, level) if has_learnt(run) else inf for run in of.values()]
-        lost[partition] = finals[0] - finals[-1]
+        of = {cuts: [found[partition, cuts, seed] for seed in settings.seeds] for cuts in settings.some_cuts}
+        finals = {cuts: Spread(tuple(100 * final_accuracy(run) for run in runs)) for cuts, runs in of.items()}
+        means = [spread.mean for spread in finals.values()]
+        learnt = [finals[cuts].low for cuts, runs in of.items() if all(map(has_learnt, runs))]
+        level = whole_percent(min(learnt or means) / 100 - 0.005)
+        times = {
+            cuts: Spread(tuple(time_to(run, level) if has_learnt(run) else inf for run in runs))
+            for cuts, runs in of.items()
+        }
+        seconds = [spread.mean for spread in times.values()]
+        lost[partition] = means[0] - means[-1]
         panels.append(
             Panel(
                 word,
                 "simulated minutes",
                 "test accuracy (%)",
-                [over_seeds(f"cuts {cuts}", [run], minutes) for cuts, run in of.items()],
+                [over_seeds(f"cuts {cuts}", runs, minutes) for cuts, runs in of.items()],
             )
         )
-        rows += [
-            [word, str(cuts), round(final, 2), f"{level:.0%}", round(time, 1) if isfinite(time) else "never"]
-            for cuts, final, time in zip(of, finals, times, strict=True)
-        ]
+        rows += [[word, str(cuts), finals[cuts].text(2), f"{level:.0%}", times[cuts].text(0)] for cuts in of]
         claims.append(
             Claim(
                 f"deeper cuts: lower accuracy ({word})",
                 "shown as curves",
-                ", ".join(f"{cuts}: {final:.1f} %" for cuts, final in zip(of, finals, strict=True)),
-                falling(finals),
+                ", ".join(f"{cuts}: {spread.mean:.1f} %" for cuts, spread in finals.items()),
+                falling(means),
             )
         )
         claims.append(
@@ -144,10 +146,10 @@ def cuts(settings: Settings, found: Found) -> Result:
                 f"deeper cuts: slower ({word}), time to {level:.0%}",
                 "shown as curves",
                 ", ".join(
-                    f"{cuts}: {time / 60:.2g} min" if isfinite(time) else f"{cuts}: never"
-                    for cuts, time in zip(of, times, strict=True)
+                    f"{cuts}: {time.mean / 60:.2g} min" if isfinite(time.mean) else f"{cuts}: {time.text()}"
+                    for cuts, time in times.items()
                 ),
-                HOLDS if times == sorted(times) else IN_PART if times[-1] > times[0] else FAILS,
+                HOLDS if seconds == sorted(seconds) else IN_PART if seconds[-1] > seconds[0] else FAILS,
             )
         )
     claims.append(

@@ -21,15 +21,17 @@ MORE_ERROR = 1.25
 
 
 def evaluations(run: Run) -> list[dict[str, Any]]:
-    """Of a run that diverged, as many as of any other: from there on it knows as little as at the start."""
+    """Of a run that diverged, as many as of any other: from there on it goes on as before and knows nothing."""
     lines = run.evaluations()
     if (run.summary or {}).get("ended") != DIVERGED:
         return lines
     training, last = run.scenario["training"], run.metrics[-1]
-    chance, pace = lines[0]["accuracy"], last["time_s"] / max(1, last["round"])
     later = range(lines[-1]["round"], training["rounds"], training["evaluate_every"])
-    missing = [round_ + training["evaluate_every"] for round_ in later]
-    return lines + [last | {"round": r, "time_s": r * pace, "accuracy": chance} for r in missing]
+    for r in (round_ + training["evaluate_every"] for round_ in later):
+        times = r / max(1, last["round"])
+        sent = {link: times * size for link, size in last["bytes"].items()}
+        lines.append(lines[0] | {"round": r, "time_s": times * last["time_s"], "bytes": sent})
+    return lines
 
 
 def final_accuracy(run: Run) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 
 from hsfl.experiments.measures import (
     Spread,
+    evaluations,
     final_accuracy,
     gigabytes,
     minutes,
@@ -86,17 +87,17 @@ def tiers(settings: Settings, found: Found) -> Result:
 
 def traffic_runs(settings: Settings) -> Wanted:
     return {
-        ("intervals", intervals): settings.scenario(
-            settings.dataset, "shards", settings.seeds[0], fixed(settings.cuts, intervals)
-        )
+        (intervals, seed): settings.scenario(settings.dataset, "shards", seed, fixed(settings.cuts, intervals))
         for intervals in settings.some_intervals
+        for seed in settings.seeds
     }
 
 
 def traffic(settings: Settings, found: Found) -> Result:
-    runs = {i: found["intervals", i] for i in settings.some_intervals}
-    accuracy = {i: 100 * final_accuracy(run) for i, run in runs.items()}
-    sent = {i: gigabytes(run.metrics[-1]) for i, run in runs.items()}
+    runs = {i: [found[i, seed] for seed in settings.seeds] for i in settings.some_intervals}
+    final = {i: Spread(tuple(100 * final_accuracy(run) for run in of)) for i, of in runs.items()}
+    accuracy = {i: spread.mean for i, spread in final.items()}
+    sent = {i: gigabytes(evaluations(of[0])[-1]) for i, of in runs.items()}
     often, rare = settings.some_intervals[0], settings.some_intervals[-1]
     device, edge = (i for i in runs if i[0] != i[1])  # the same two intervals, exchanged
     ordered = sorted(runs, key=lambda i: sent[i], reverse=True)
@@ -111,11 +112,11 @@ def traffic(settings: Settings, found: Found) -> Result:
                 "",
                 "sent over all links (GB)",
                 "test accuracy (%)",
-                [over_seeds(f"I = {i}", [runs[i]], gigabytes) for i in runs],
+                [over_seeds(f"I = {i}", of, gigabytes) for i, of in runs.items()],
             )
         ],
         ["intervals (device, edge)", "final accuracy (%)", "sent (GB)"],
-        [[str(i), round(accuracy[i], 2), round(sent[i], 3)] for i in ordered],
+        [[str(i), final[i].text(2), round(sent[i], 3)] for i in ordered],
         [
             Claim(
                 "smaller intervals: more accuracy, more traffic",
@@ -204,17 +205,16 @@ def _turns(values: list[float]) -> int:
 
 def depth_runs(settings: Settings, partitions: tuple[str, ...] = ("shards",)) -> Wanted:
     return {
-        ("cuts", partition, cuts): settings.scenario(
-            settings.dataset, partition, settings.seeds[0], fixed(cuts, settings.rare)
-        )
+        (partition, cuts, seed): settings.scenario(settings.dataset, partition, seed, fixed(cuts, settings.rare))
         for partition in partitions
         for cuts in settings.some_cuts
+        for seed in settings.seeds
     }
 
 
 def depth(settings: Settings, found: Found) -> Result:
-    runs = {cuts: found["cuts", "shards", cuts] for cuts in settings.some_cuts}
-    accuracy = [100 * final_accuracy(run) for run in runs.values()]
+    runs = {cuts: [found["shards", cuts, seed] for seed in settings.seeds] for cuts in settings.some_cuts}
+    final = {cuts: Spread(tuple(100 * final_accuracy(run) for run in of)) for cuts, of in runs.items()}
     return Result(
         "fig2d",
         f"Accuracy against epochs for several cuts, I = {settings.rare} ({settings.dataset}, non-IID)",
@@ -223,17 +223,17 @@ def depth(settings: Settings, found: Found) -> Result:
                 "",
                 "epochs",
                 "test accuracy (%)",
-                [over_seeds(f"cuts {cuts}", [run], lambda line: _epochs(settings, line)) for cuts, run in runs.items()],
+                [over_seeds(f"cuts {cuts}", of, lambda line: _epochs(settings, line)) for cuts, of in runs.items()],
             )
         ],
         ["cuts", "final accuracy (%)"],
-        [[str(cuts), round(value, 2)] for cuts, value in zip(runs, accuracy, strict=True)],
+        [[str(cuts), spread.text(2)] for cuts, spread in final.items()],
         [
             Claim(
                 "shallower cuts give higher accuracy",
                 "shown as curves",
-                ", ".join(f"{cuts}: {value:.1f} %" for cuts, value in zip(runs, accuracy, strict=True)),
-                falling(accuracy),
+                ", ".join(f"{cuts}: {spread.mean:.1f} %" for cuts, spread in final.items()),
+                falling([spread.mean for spread in final.values()]),
             )
         ],
     )

@@ -12,6 +12,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from hsfl import api
@@ -58,6 +59,7 @@ class Store:
         number = 1 + max((int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"{key}-*")), default=0)
         folder = begun.folder if begun is not None else self.folder / f"{key}-{number}"
         self.trained.append(folder)
+        started = perf_counter()
         try:
             if begun is not None:
                 runs.remove(begun)
@@ -67,7 +69,7 @@ class Store:
         except DivergedError as error:
             if not folder.exists():  # the model as it starts
                 raise
-            _close(folder, str(error))
+            _close(folder, str(error), perf_counter() - started)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         (folder / "model.safetensors").unlink(missing_ok=True)
         runs.append(Run.load(folder))
@@ -86,10 +88,10 @@ class Store:
         return self._known[key]
 
 
-def _close(folder: Path, why: str) -> None:
+def _close(folder: Path, why: str, wall_s: float) -> None:
     """A run that diverged is a result too: it ends where it did."""
     last = Run.load(folder).metrics[-1]
-    summary = {"ended": DIVERGED, "why": why, "rounds": last["round"], "time_s": last["time_s"]}
+    summary = {"ended": DIVERGED, "why": why, "rounds": last["round"], "time_s": last["time_s"], "wall_s": wall_s}
     write_whole(folder / "summary.json", json.dumps(summary, indent=2).encode(), replace=True)
 
 
