@@ -101,7 +101,7 @@ def reproduce(
 def _about(settings: Settings) -> str:
     return (
         f"Made by `hsfl {' '.join(sys.argv[1:])}` (hsfl {hsfl.__version__}), "
-        f"{'the quick setting' if settings.quick else 'full size'}, seeds {', '.join(map(str, settings.seeds))}."
+        f"{'the quick setting' if settings.quick else 'full size'}."
     )
 
 

@@ -80,7 +80,8 @@ def reproduce(
         progress.current = f"{recipe.name}: {recipe.about}"
         on_progress(progress)
         result = recipe.show(settings, {key: found[name] for key, name in names.items()})
-        yield replace(result, cost=_cost((found[name] for name in names.values()), costed))
+        seeds = sorted({scenario.spec.training.seed for scenario in wanted[recipe.name].values()}, key=str)
+        yield replace(result, cost={"seeds": seeds, **_cost((found[name] for name in names.values()), costed)})
 
 
 def _side_by_side(

@@ -306,6 +306,8 @@ def results_markdown(
 def _cost(cost: Mapping[str, Any]) -> list[str]:
     """How it came about, where that is known."""
     said = [cost["made"]] if cost.get("made") else []
+    if cost.get("seeds"):
+        said.append(f"Seeds run: {', '.join(map(str, cost['seeds']))}.")
     if cost.get("runs"):
         count = "1 run" if cost["runs"] == 1 else f"{cost['runs']} runs"
         where = " and ".join(cost["devices"])
