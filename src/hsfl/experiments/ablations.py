@@ -8,17 +8,17 @@ from typing import Any
 from hsfl.experiments.benchmarks import PARTITIONS
 from hsfl.experiments.measures import (
     Spread,
-    final_accuracy,
+    curves,
+    finals,
     has_learnt,
-    minutes,
-    over_seeds,
     slowdown,
     time_to,
+    times_to,
     whole_percent,
 )
 from hsfl.experiments.motivation import depth_runs, falling
 from hsfl.experiments.recipe import Found, Wanted
-from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result
+from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Result
 from hsfl.experiments.settings import Settings, fixed
 from hsfl.runs.run import Run
 
@@ -51,27 +51,19 @@ def intervals(settings: Settings, found: Found) -> Result:
         of: dict[str, list[Run]] = {
             label: [found[partition, label, seed] for seed in settings.seeds] for label in _variants(settings)
         }
-        finals = {label: Spread(tuple(100 * final_accuracy(run) for run in runs)) for label, runs in of.items()}
-        target = whole_percent(finals["PSL"].mean / 100 - 0.005)
-        times = {label: Spread(tuple(time_to(run, target) for run in runs)) for label, runs in of.items()}
-        panels.append(
-            Panel(
-                word,
-                "simulated minutes",
-                "test accuracy (%)",
-                [over_seeds(label, runs, minutes) for label, runs in of.items()],
-                log_x=True,
-            )
-        )
+        final = {label: finals(runs) for label, runs in of.items()}
+        target = whole_percent(final["PSL"].mean / 100 - 0.005)
+        panels.append(curves(word, of, log_x=True))
         for label in of:
             last = of[label][0].plans[-1]["intervals"] if label == "planned" else ""
-            rows.append([word, label, finals[label].text(2), f"{target:.0%}", times[label].text(0), str(last)])
+            times = times_to(of[label], target)
+            rows.append([word, label, final[label].text(2), f"{target:.0%}", times.text(0), str(last)])
         gain, faster = _PAPER[partition]
-        gained = finals["planned"].mean - finals["PSL"].mean
+        gained = final["planned"].mean - final["PSL"].mean
         ratio, learnt = slowdown(of["PSL"], of["planned"], target), any(map(has_learnt, of["PSL"]))
         saved = 100 * (1 - 1 / ratio.mean) if ratio.mean else 0.0
         compared = f"{abs(saved):.1f} % {'faster' if saved >= 0 else 'slower'} to PSL's {target:.0%}"
-        behind = finals["I = 1"].mean - finals["planned"].mean
+        behind = final["I = 1"].mean - final["planned"].mean
         claims += [
             Claim(
                 f"planned intervals are more accurate than PSL ({word})",
@@ -88,7 +80,7 @@ def intervals(settings: Settings, found: Found) -> Result:
             Claim(
                 f"planned intervals are as accurate as I = 1 ({word})",
                 "comparable",
-                f"{finals['planned'].mean:.1f} % against {finals['I = 1'].mean:.1f} %",
+                f"{final['planned'].mean:.1f} % against {final['I = 1'].mean:.1f} %",
                 HOLDS if behind <= 1 else IN_PART if behind <= 2 else FAILS,
             ),
         ]
@@ -115,9 +107,9 @@ def cuts(settings: Settings, found: Found) -> Result:
     panels, rows, claims, lost = [], [], [], {}
     for partition, word in PARTITIONS.items():
         of = {cuts: [found[partition, cuts, seed] for seed in settings.seeds] for cuts in settings.some_cuts}
-        finals = {cuts: Spread(tuple(100 * final_accuracy(run) for run in runs)) for cuts, runs in of.items()}
-        means = [spread.mean for spread in finals.values()]
-        learnt = [finals[cuts].low for cuts, runs in of.items() if all(map(has_learnt, runs))]
+        final = {cuts: finals(runs) for cuts, runs in of.items()}
+        means = [spread.mean for spread in final.values()]
+        learnt = [final[cuts].low for cuts, runs in of.items() if all(map(has_learnt, runs))]
         level = whole_percent(min(learnt or means) / 100 - 0.005)
         times = {
             cuts: Spread(tuple(time_to(run, level) if has_learnt(run) else inf for run in runs))
@@ -125,20 +117,13 @@ def cuts(settings: Settings, found: Found) -> Result:
         }
         seconds = [spread.mean for spread in times.values()]
         lost[partition] = means[0] - means[-1]
-        panels.append(
-            Panel(
-                word,
-                "simulated minutes",
-                "test accuracy (%)",
-                [over_seeds(f"cuts {cuts}", runs, minutes) for cuts, runs in of.items()],
-            )
-        )
-        rows += [[word, str(cuts), finals[cuts].text(2), f"{level:.0%}", times[cuts].text(0)] for cuts in of]
+        panels.append(curves(word, {f"cuts {cuts}": runs for cuts, runs in of.items()}))
+        rows += [[word, str(cuts), final[cuts].text(2), f"{level:.0%}", times[cuts].text(0)] for cuts in of]
         claims.append(
             Claim(
                 f"deeper cuts: lower accuracy ({word})",
                 "shown as curves",
-                ", ".join(f"{cuts}: {spread.mean:.1f} %" for cuts, spread in finals.items()),
+                ", ".join(f"{cuts}: {spread.mean:.1f} %" for cuts, spread in final.items()),
                 falling(means),
             )
         )

@@ -9,12 +9,12 @@ from typing import Any
 from hsfl.experiments.measures import (
     Spread,
     converged,
-    final_accuracy,
-    minutes,
-    over_seeds,
+    curves,
+    finals,
     slowdown,
     target_of,
     time_to,
+    times_to,
 )
 from hsfl.experiments.recipe import Found, Wanted
 from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series
@@ -64,33 +64,24 @@ def accuracy_over_time(settings: Settings, found: Found) -> Result:
         for partition, word in PARTITIONS.items():
             of = _by_strategy(settings, found, dataset, partition)
             target = target_of(of[FULL_SYNC])
-            panels.append(
-                Panel(
-                    f"{dataset}, {word}",
-                    "simulated minutes",
-                    "test accuracy (%)",
-                    [over_seeds(s, of[s], minutes) for s in STRATEGIES],
-                    level=100 * target,
-                    log_x=True,
-                )
-            )
-            times = {s: Spread(tuple(time_to(run, target) for run in of[s])) for s in of}
-            finals = {s: Spread(tuple(100 * final_accuracy(run) for run in of[s])) for s in of}
+            drawn = {s: of[s] for s in STRATEGIES}
+            panels.append(curves(f"{dataset}, {word}", drawn, level=100 * target, log_x=True))
+            times = {s: times_to(of[s], target) for s in of}
+            final = {s: finals(of[s]) for s in of}
             for s in of:
-                rounds = Spread(tuple(time_to(run, target, "round") for run in of[s]))
                 pace = Spread(tuple(run.metrics[-1]["time_s"] / run.metrics[-1]["round"] for run in of[s]))
-                numbers = [times[s].text(0), rounds.text(0), pace.text(2), finals[s].text(2)]
+                numbers = [times[s].text(0), times_to(of[s], target, "round").text(0), pace.text(2), final[s].text(2)]
                 rows.append([dataset, word, s, f"{target:.0%}", *numbers])
             first = all(times["HSFL"].mean <= times[s].mean for s in STRATEGIES) and isfinite(times["HSFL"].mean)
-            best = all(finals["HSFL"].mean >= finals[s].mean - 0.5 for s in STRATEGIES)
+            best = all(final["HSFL"].mean >= final[s].mean - 0.5 for s in STRATEGIES)
             fastest = min(STRATEGIES, key=lambda s: times[s].mean)
-            highest = max(STRATEGIES, key=lambda s: finals[s].mean)
+            highest = max(STRATEGIES, key=lambda s: final[s].mean)
             claims.append(
                 Claim(
                     f"HSFL is best in time and accuracy ({dataset}, {word})",
                     "best everywhere",
                     f"first to {target:.0%}: {fastest}; highest final accuracy: {highest} "
-                    f"({finals[highest].mean:.1f} %, HSFL {finals['HSFL'].mean:.1f} %)",
+                    f"({final[highest].mean:.1f} %, HSFL {final['HSFL'].mean:.1f} %)",
                     HOLDS if first and best else IN_PART if first or best else FAILS,
                 )
             )
@@ -146,7 +137,7 @@ def converged_time(settings: Settings, found: Found) -> Result:
                         Spread(tuple(100 * end.accuracy for end in ends)).text(2),
                         Spread(tuple(end.time_s for end in ends)).text(0),
                         f"{sum(end.reached for end in ends)} of {len(ends)}",
-                        Spread(tuple(time_to(run, target) for run in of[s])).text(0),
+                        times_to(of[s], target).text(0),
                         slowdown(of[s], of["HSFL"], target).text(),
                     ]
                 )
@@ -212,7 +203,7 @@ def _by_target(place: str, of: dict[str, list[Run]], target: float) -> Panel:
 
 def _claims(of: dict[str, list[Run]], target: float, dataset: str, partition: str) -> list[Claim]:
     where = f"({dataset}, {PARTITIONS[partition]})"
-    final = {s: Spread(tuple(100 * final_accuracy(run) for run in of[s])).mean for s in of}
+    final = {s: finals(of[s]).mean for s in of}
     gain, times = _PAPER.get((dataset, partition), (None, None))
     ma_rms, rma_rms = (slowdown(of[s], of["HSFL"], target) for s in ("MA+RMS", "RMA+RMS"))
     gained, behind = final["HSFL"] - final["MA+RMS"], final[FULL_SYNC] - final["HSFL"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, inf, isfinite
 from typing import Any
 
 import numpy as np
 
-from hsfl.experiments.result import Series
+from hsfl.experiments.result import Panel, Series
 from hsfl.experiments.store import DIVERGED
 from hsfl.runs.run import Run, total_bytes
 from hsfl.runs.stopping import WINDOW, is_converged
@@ -97,6 +97,17 @@ def minutes(line: dict[str, object]) -> float:
     return float(line["time_s"]) / 60  # type: ignore[arg-type]
 
 
+def curves(
+    title: str,
+    runs: Mapping[str, Sequence[Run]],
+    x: Callable[[dict[str, object]], float] = minutes,
+    x_label: str = "simulated minutes",
+    **look: Any,
+) -> Panel:
+    """Accuracy of runs by label; `look` is more of the panel."""
+    return Panel(title, x_label, "test accuracy (%)", [over_seeds(label, of, x) for label, of in runs.items()], **look)
+
+
 def gigabytes(line: dict[str, object]) -> float:
     return total_bytes(line) / 1e9
 
@@ -126,6 +137,16 @@ class Spread:
         if len(self.values) == 1:
             return f"{self.mean:.{digits}f}{unit}"
         return f"{self.mean:.{digits}f}{unit} ({self.low:.{digits}f} to {self.high:.{digits}f})"
+
+
+def finals(runs: Sequence[Run]) -> Spread:
+    """Their final accuracies in percent."""
+    return Spread(tuple(100 * final_accuracy(run) for run in runs))
+
+
+def times_to(runs: Sequence[Run], target: float, count: str = "time_s") -> Spread:
+    """As `time_to`, of each."""
+    return Spread(tuple(time_to(run, target, count) for run in runs))
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,13 @@ from itertools import pairwise
 import numpy as np
 
 from hsfl.experiments.measures import (
-    Spread,
+    curves,
     evaluations,
-    final_accuracy,
+    finals,
     gigabytes,
-    minutes,
-    over_seeds,
     slowdown,
     target_of,
-    time_to,
+    times_to,
 )
 from hsfl.experiments.recipe import Found, Wanted
 from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series
@@ -56,23 +54,13 @@ def tiers(settings: Settings, found: Found) -> Result:
             )
         )
     for tree in TREES:
-        time = Spread(tuple(time_to(run, target) for run in runs[tree]))
-        accuracy = Spread(tuple(100 * final_accuracy(run) for run in runs[tree]))
         last = runs[tree][0].plans[-1]
-        rows.append([tree, time.text(0), accuracy.text(), str(last["cuts"]), str(last["intervals"])])
+        numbers = times_to(runs[tree], target).text(0), finals(runs[tree]).text()
+        rows.append([tree, *numbers, str(last["cuts"]), str(last["intervals"])])
     return Result(
         "fig2a",
         f"Three tiers against two ({settings.dataset}, non-IID)",
-        [
-            Panel(
-                "",
-                "simulated minutes",
-                "test accuracy (%)",
-                [over_seeds(tree, runs[tree], minutes) for tree in TREES],
-                level=100 * target,
-                log_x=True,
-            )
-        ],
+        [curves("", runs, level=100 * target, log_x=True)],
         ["system", f"s to {target:.0%}", "final accuracy (%)", "last cuts", "last intervals"],
         rows,
         claims,
@@ -96,7 +84,7 @@ def traffic_runs(settings: Settings) -> Wanted:
 
 def traffic(settings: Settings, found: Found) -> Result:
     runs = {i: [found[i, seed] for seed in settings.seeds] for i in settings.some_intervals}
-    final = {i: Spread(tuple(100 * final_accuracy(run) for run in of)) for i, of in runs.items()}
+    final = {i: finals(of) for i, of in runs.items()}
     accuracy = {i: spread.mean for i, spread in final.items()}
     sent = {i: gigabytes(evaluations(of[0])[-1]) for i, of in runs.items()}
     often, rare = settings.some_intervals[0], settings.some_intervals[-1]
@@ -108,14 +96,7 @@ def traffic(settings: Settings, found: Found) -> Result:
     return Result(
         "fig2b",
         f"Accuracy against traffic, cuts {settings.cuts} ({settings.dataset}, non-IID)",
-        [
-            Panel(
-                "",
-                "sent over all links (GB)",
-                "test accuracy (%)",
-                [over_seeds(f"I = {i}", of, gigabytes) for i, of in runs.items()],
-            )
-        ],
+        [curves("", {f"I = {i}": of for i, of in runs.items()}, gigabytes, "sent over all links (GB)")],
         ["intervals (device, edge)", "final accuracy (%)", "sent (GB)"],
         [[str(i), final[i].text(2), round(sent[i], 3)] for i in ordered],
         [
@@ -215,18 +196,11 @@ def depth_runs(settings: Settings, partitions: tuple[str, ...] = ("shards",)) ->
 
 def depth(settings: Settings, found: Found) -> Result:
     runs = {cuts: [found["shards", cuts, seed] for seed in settings.seeds] for cuts in settings.some_cuts}
-    final = {cuts: Spread(tuple(100 * final_accuracy(run) for run in of)) for cuts, of in runs.items()}
+    final = {cuts: finals(of) for cuts, of in runs.items()}
     return Result(
         "fig2d",
         f"Accuracy against epochs for several cuts, I = {settings.rare} ({settings.dataset}, non-IID)",
-        [
-            Panel(
-                "",
-                "epochs",
-                "test accuracy (%)",
-                [over_seeds(f"cuts {cuts}", of, lambda line: _epochs(settings, line)) for cuts, of in runs.items()],
-            )
-        ],
+        [curves("", {f"cuts {c}": of for c, of in runs.items()}, lambda line: _epochs(settings, line), "epochs")],
         ["cuts", "final accuracy (%)"],
         [[str(cuts), spread.text(2)] for cuts, spread in final.items()],
         [

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from hsfl.experiments.benchmarks import FULL_SYNC, PARTITIONS, full_sync_cuts
-from hsfl.experiments.measures import Spread, final_accuracy, minutes, over_seeds, slowdown, target_of, time_to
+from hsfl.experiments.measures import Spread, curves, final_accuracy, finals, slowdown, target_of, times_to
 from hsfl.experiments.recipe import Found, Wanted
 from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series
 from hsfl.experiments.settings import Settings, fixed
-from hsfl.runs.run import Run
 
 _GROUP_NORM: dict[str, Any] = {
     "model.factory": "hsfl.experiments.models:vgg16_group_norm",
@@ -97,7 +96,7 @@ def setting(settings: Settings, found: Found) -> Result:
         "setting",
         f"What trains: full synchronisation and plans ({' and '.join(settings.datasets)}, non-IID)",
         [
-            _curves(group, {label: run for (of, label), run in found.items() if of == group})
+            curves(group, {label: [run] for (of, label), run in found.items() if of == group}, **_axis(group))
             for group in _tried(settings)
         ],
         ["setting", "rounds", "final accuracy (%)", "best (%)", "simulated s", "last cuts and intervals", "ended by"],
@@ -107,14 +106,9 @@ def setting(settings: Settings, found: Found) -> Result:
     )
 
 
-def _curves(group: str, of: dict[str, Run]) -> Panel:
-    """Against time where plans differ in it, else against rounds."""
-
-    def x(line: dict[str, object]) -> float:
-        return minutes(line) if group == PLANNED else float(line["round"])  # type: ignore[arg-type]
-
-    series = [over_seeds(label, [run], x) for label, run in of.items()]
-    return Panel(group, "simulated minutes" if group == PLANNED else "rounds", "test accuracy (%)", series)
+def _axis(group: str) -> dict[str, Any]:
+    """Plans differ in time; all else is shown by rounds."""
+    return {} if group == PLANNED else {"x": lambda line: float(line["round"]), "x_label": "rounds"}
 
 
 MODELS = ("paper", "refined")
@@ -140,16 +134,8 @@ def models(settings: Settings, found: Found) -> Result:
             for label in (*MODELS, FULL_SYNC)
         }
         target = target_of(of[FULL_SYNC])
-        panels.append(
-            Panel(
-                word,
-                "simulated minutes",
-                "test accuracy (%)",
-                [over_seeds(label, runs, minutes) for label, runs in of.items()],
-                level=100 * target,
-            )
-        )
-        final = {label: Spread(tuple(100 * final_accuracy(run) for run in runs)) for label, runs in of.items()}
+        panels.append(curves(word, of, level=100 * target))
+        final = {label: finals(runs) for label, runs in of.items()}
         for label, runs in of.items():
             plans = dict.fromkeys(f"{plan['cuts']} {plan['intervals']}" for plan in runs[0].plans)
             rows.append(
@@ -158,7 +144,7 @@ def models(settings: Settings, found: Found) -> Result:
                     label,
                     final[label].text(2),
                     f"{target:.0%}",
-                    Spread(tuple(time_to(run, target) for run in runs)).text(0),
+                    times_to(runs, target).text(0),
                     Spread(tuple(run.metrics[-1]["time_s"] for run in runs)).text(0),
                     "; ".join(plans),
                 ]
