@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
 import hsfl
+from hsfl.experiments.benchmarks import full_sync_cuts
 from hsfl.experiments.recipes import RECIPES
 from hsfl.experiments.settings import Settings, client_cloud, client_edge, scaled
 from hsfl.problem.system import System
@@ -25,6 +28,17 @@ def test_fewer_tiers_are_the_built_in_scenarios() -> None:
     assert rates(paper.system) == rates(hsfl.load_scenario("paper").system)
     assert rates(client_edge(paper).system) == rates(hsfl.load_scenario("client-edge").system)
     assert rates(client_cloud(paper).system) == rates(hsfl.load_scenario("client-cloud").system)
+
+
+@pytest.mark.parametrize("settings", [FULL, QUICK], ids=["full", "quick"])
+def test_full_synchronisation_has_the_cuts_with_the_shortest_round(settings: Settings) -> None:
+    for dataset in settings.datasets:
+        problem = settings.scenario(dataset, "iid", 0).training_problem
+        seconds = {
+            cuts: float(split_latency(problem, cuts) + aggregation_latency(problem, cuts).sum())
+            for cuts in combinations(range(1, problem.num_layers), 2)
+        }
+        assert full_sync_cuts(settings) == min(seconds, key=seconds.__getitem__)
 
 
 def test_machines_are_the_same_for_all_seeds() -> None:

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any
 
 from hsfl.experiments.measures import (
+    MORE_ERROR,
     Spread,
     converged,
     curves,
@@ -101,8 +102,8 @@ def accuracy_over_time(settings: Settings, found: Found) -> Result:
         rows,
         claims,
         [
-            "The target (dashed) allows 1.25 times the final error of full synchronisation on the same data; final is "
-            "the mean of the last 5 evaluations. Full synchronisation has the best cuts for it.",
+            f"The target (dashed) allows {MORE_ERROR} times the final error of full synchronisation on the same data; "
+            "final is the mean of the last 5 evaluations. Full synchronisation has the best cuts for it.",
             "Bands are the least and the most over seeds. HSFL is best in accuracy if no other ends more than half a "
             "point higher.",
         ],
@@ -162,9 +163,9 @@ def converged_time(settings: Settings, found: Found) -> Result:
             "Converged: the mean accuracy of 10 evaluations gains less than 0.02 points on the 10 before; a run that "
             "has not by its end is taken there (column converged). The time to the common target is the sturdier "
             "figure.",
-            "The target allows 1.25 times the final error of full synchronisation; a strategy that never gets there "
-            "counts with its whole time, so its ratio is a lower bound. The lower panels: for every target that all "
-            "seeds reach.",
+            f"The target allows {MORE_ERROR} times the final error of full synchronisation; a strategy that never gets "
+            "there counts with its whole time, so its ratio is a lower bound. The lower panels: for every target that "
+            "all seeds reach.",
         ],
     )
 

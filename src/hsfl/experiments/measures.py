@@ -130,13 +130,13 @@ class Spread:
     def high(self) -> float:
         return max(self.values)
 
-    def text(self, digits: int = 1, unit: str = "") -> str:
+    def text(self, digits: int = 1) -> str:
         if not isfinite(self.mean):
             missed = sum(not isfinite(v) for v in self.values)
             return "never" if missed == len(self.values) else f"never in {missed} of {len(self.values)}"
         if len(self.values) == 1:
-            return f"{self.mean:.{digits}f}{unit}"
-        return f"{self.mean:.{digits}f}{unit} ({self.low:.{digits}f} to {self.high:.{digits}f})"
+            return f"{self.mean:.{digits}f}"
+        return f"{self.mean:.{digits}f} ({self.low:.{digits}f} to {self.high:.{digits}f})"
 
 
 def finals(runs: Sequence[Run]) -> Spread:
@@ -164,7 +164,7 @@ class Ratio:
 
     def text(self) -> str:
         if not self.mean:
-            return "target missed by HSFL"
+            return "target missed"
         text = f"{self.mean:.1f}x"
         if len(self.values) > 1:
             text += f" ({min(self.values):.1f} to {max(self.values):.1f})"

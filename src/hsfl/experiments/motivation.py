@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from hsfl.experiments.measures import (
+    MORE_ERROR,
     curves,
     evaluations,
     finals,
@@ -65,8 +66,8 @@ def tiers(settings: Settings, found: Found) -> Result:
         rows,
         claims,
         [
-            "Cuts and intervals of every system are planned (HSFL); the target allows 1.25 times the final error of "
-            "3-tier.",
+            "Cuts and intervals of every system are planned (HSFL); the target allows "
+            f"{MORE_ERROR} times the final error of 3-tier.",
             "Client-edge: the fed server averages the edge servers, which hold the rest of the model. Client-cloud: "
             "devices and cloud, over 15 Mbps ("
             "1 Mbps when quick).",
