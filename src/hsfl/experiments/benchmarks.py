@@ -25,8 +25,6 @@ from hsfl.runs.run import Run
 STRATEGIES = ("HSFL", "RMA+MS", "MA+RMS", "RMA+RMS", "DAMA+RMS", "RMA+AMS")
 PARTITIONS = {"iid": "IID", "shards": "non-IID"}
 FULL_SYNC = "full sync"
-#: Whose claims have numbers in the paper: they are run with all seeds on the first data set.
-HEADLINE = ("HSFL", "MA+RMS", "RMA+RMS", FULL_SYNC)
 
 
 def runs(settings: Settings) -> Wanted:
@@ -37,7 +35,7 @@ def runs(settings: Settings) -> Wanted:
                 chosen = {"training.strategy": strategy}
                 if strategy == FULL_SYNC:
                     chosen = fixed(full_sync_cuts(settings), (1, 1))
-                for seed in _seeds(settings, dataset, strategy):
+                for seed in settings.seeds:
                     wanted[dataset, partition, strategy, seed] = settings.scenario(dataset, partition, seed, chosen)
     return wanted
 
@@ -47,16 +45,8 @@ def full_sync_cuts(settings: Settings) -> tuple[int, int]:
     return (1, 2) if settings.quick else (2, 4)
 
 
-def _seeds(settings: Settings, dataset: str, strategy: str) -> tuple[int, ...]:
-    """All where the headline claims are about, one elsewhere."""
-    return settings.seeds if dataset == settings.dataset and strategy in HEADLINE else settings.seeds[:1]
-
-
 def _by_strategy(settings: Settings, found: Found, dataset: str, partition: str) -> dict[str, list[Run]]:
-    return {
-        s: [found[dataset, partition, s, seed] for seed in _seeds(settings, dataset, s)]
-        for s in (*STRATEGIES, FULL_SYNC)
-    }
+    return {s: [found[dataset, partition, s, seed] for seed in settings.seeds] for s in (*STRATEGIES, FULL_SYNC)}
 
 
 def accuracy_over_time(settings: Settings, found: Found) -> Result:

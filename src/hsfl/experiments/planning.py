@@ -20,6 +20,7 @@ _GROUP_NORM: dict[str, Any] = {
 }
 
 
+_IID = {"data.partition": "iid"}
 #: The group of runs of `setting` that plan.
 PLANNED = "planned"
 
@@ -31,46 +32,54 @@ def _step(optimizer: str, rate: float) -> dict[str, Any]:
 def _tried(settings: Settings) -> dict[str, dict[str, dict[str, Any]]]:
     """Full synchronisation with several optimisers, steps and normalisations, and plans with several tolerances.
 
-    By group (on the first data set, but for that named after another) and label: what is particular.
+    By group and label: what is particular.
     """
     if settings.quick:
         sync = fixed(settings.cuts, (1, 1))
         return {
             "full synchronisation": {"SGD 0.01": sync | _step("sgd", 0.01), "momentum 0.01": sync},
-            PLANNED: {"momentum 0.01, planned, slack 10": {"convergence.slack": 10.0}},
+            PLANNED: {"momentum 0.01, planned, slack 10": _slack(10)},
         }
     sync = fixed((4, 7), (1, 1))
-    precision = "tf32" if settings.precision == "bf16" else settings.precision
-    rough: dict[str, Any] = {"training.precision": precision, "training.evaluate_every": 100}
     steps = {
-        "SGD 0.0005 (the paper), 1,000 rounds": sync | rough | _step("sgd", 5e-4) | {"training.rounds": 1000},
-        "SGD 0.1": sync | rough | _step("sgd", 0.1),
-        "momentum 0.005": sync | rough | _step("momentum", 0.005),
-        "momentum 0.01": sync | {"training.evaluate_every": 100},
-        "momentum 0.01, 3,000 rounds": sync | rough | {"training.rounds": 3000},
+        "SGD 0.0005 (the paper)": sync | _step("sgd", 5e-4),
+        "SGD 0.1": sync | _step("sgd", 0.1),
+        "momentum 0.005": sync | _step("momentum", 0.005),
+        "momentum 0.01": sync,
+        "momentum 0.01, 3,000 rounds": sync | {"training.rounds": 3000},
         "momentum 0.02": sync | _step("momentum", 0.02),
     }
     others = {
         "momentum 0.01, I = 50": fixed(settings.cuts, (50, 50)),
         "momentum 0.02, I = 50": fixed(settings.cuts, (50, 50)) | _step("momentum", 0.02),
         "group norm, momentum 0.003": sync | _GROUP_NORM | _step("momentum", 0.003),
-        "group norm, momentum 0.01": sync | rough | _GROUP_NORM,
-        "group norm, momentum 0.03": sync | rough | _GROUP_NORM | _step("momentum", 0.03),
+        "group norm, momentum 0.01": sync | _GROUP_NORM,
+        "group norm, momentum 0.03": sync | _GROUP_NORM | _step("momentum", 0.03),
     }
     planned = {
         "momentum 0.02, planned, slack 3": _step("momentum", 0.02),
         "momentum 0.01, averaged too, planned, slack 3": {"training.average_optimizer": True},
-        **{f"momentum 0.01, planned, slack {slack:g}": {"convergence.slack": slack} for slack in (1.0, 3.0, 10.0)},
+        **{f"momentum 0.01, planned, slack {slack}": _slack(slack) for slack in (1, 3, 10)},
     }
+    iid = {f"IID, momentum 0.01, planned, slack {slack}": _slack(slack) | _IID for slack in (1, 3, 10)}
     mnist = {f"mnist, momentum {rate:g}": sync | _step("momentum", rate) for rate in (0.005, 0.01, 0.02)}
     mnist |= {f"mnist, momentum {rate:g}, planned, slack 3": _step("momentum", rate) for rate in (0.005, 0.01)}
-    return {"full synchronisation": steps, "rare averages, group norm": others, PLANNED: planned, "mnist": mnist}
+    return {
+        "full synchronisation": steps,
+        "rare averages, group norm": others,
+        PLANNED: planned | iid,
+        "mnist": mnist,
+    }
+
+
+def _slack(slack: int) -> dict[str, Any]:
+    return {"convergence.slack": float(slack)}
 
 
 def setting_runs(settings: Settings) -> Wanted:
     return {
         (group, label): settings.scenario(
-            group if group in settings.datasets else settings.dataset, "shards", settings.seeds[0], overrides
+            group if group == "mnist" else settings.dataset, "shards", settings.seeds[0], overrides
         )
         for group, tried in _tried(settings).items()
         for label, overrides in tried.items()
@@ -94,7 +103,7 @@ def setting(settings: Settings, found: Found) -> Result:
         )
     return Result(
         "setting",
-        f"What trains: full synchronisation and plans ({' and '.join(settings.datasets)}, non-IID)",
+        f"What trains: full synchronisation and plans ({' and '.join(settings.datasets)}, non-IID unless said)",
         [
             curves(group, {label: [run] for (of, label), run in found.items() if of == group}, **_axis(group))
             for group in _tried(settings)
@@ -121,7 +130,7 @@ def models_runs(settings: Settings) -> Wanted:
         (partition, label, seed): settings.scenario(settings.dataset, partition, seed, overrides)
         for partition in PARTITIONS
         for label, overrides in chosen.items()
-        for seed in (settings.seeds[:1] if label == "paper" else settings.seeds)
+        for seed in settings.seeds
     }
 
 
@@ -129,10 +138,7 @@ def models(settings: Settings, found: Found) -> Result:
     """What each drift model plans with the same target, and what that reaches."""
     panels, rows, claims = [], [], []
     for partition, word in PARTITIONS.items():
-        of = {
-            label: [run for key, run in found.items() if key[:2] == (partition, label)]
-            for label in (*MODELS, FULL_SYNC)
-        }
+        of = {label: [found[partition, label, seed] for seed in settings.seeds] for label in (*MODELS, FULL_SYNC)}
         target = target_of(of[FULL_SYNC])
         panels.append(curves(word, of, level=100 * target))
         final = {label: finals(runs) for label, runs in of.items()}
@@ -179,9 +185,7 @@ def drift_runs(settings: Settings) -> Wanted:
     first = settings.seeds[0]
     wanted = {key: value for key, value in models_runs(settings).items() if key[1:] == ("refined", first)}
     return wanted | {
-        (partition, "slack 10", first): settings.scenario(
-            settings.dataset, partition, settings.seeds[0], {"convergence.slack": 10.0}
-        )
+        (partition, "slack 10", first): settings.scenario(settings.dataset, partition, first, _slack(10))
         for partition in PARTITIONS
     }
 
