@@ -111,6 +111,12 @@ def test_the_paper_s_drift_model_plans_full_synchronisation() -> None:
         assert float(seconds["refined"]) < float(seconds["paper"])
 
 
+def test_more_slack_makes_rounds_shorter() -> None:
+    for partition in ("IID", "non-IID"):
+        seconds = column("slack", "planned with", "s in all", partition=partition)
+        assert float(seconds["slack 1"]) > float(seconds["slack 10"])
+
+
 def test_bcd_never_beats_the_optimum_and_wrong_constants_never_gain() -> None:
     assert all(gap >= 0 for gap in column("bcd", "systems", "largest").values())
     lost = [row[result("robustness")["columns"].index("median time lost (%)")] for row in result("robustness")["rows"]]

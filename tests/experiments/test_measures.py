@@ -10,6 +10,7 @@ import pytest
 from hsfl.experiments.measures import (
     Ratio,
     Spread,
+    ahead,
     converged,
     end_s,
     evaluations,
@@ -74,7 +75,7 @@ def test_ratios_are_by_seed_and_a_run_that_never_arrives_counts_with_its_end() -
     assert missed.text() == "more than 5.7x (4.0 to 8.0)"
     assert slowdown([never], [fast], 0.9).text() == "never, so more than 8.0x"
     assert slowdown([fast], [never], 0.9).text() == "target missed"
-    assert slowdown([slow, slow, slow], [fast], 0.9).values == (4.0,)
+    assert Ratio((1.0, 1.21), 0).text(2) == "1.10x (1.00 to 1.21)"
 
 
 def test_spreads_say_how_often_there_was_nothing() -> None:
@@ -82,6 +83,15 @@ def test_spreads_say_how_often_there_was_nothing() -> None:
     assert Spread((2.0,)).text(0) == "2"
     assert Spread((2.0, inf)).text() == "never in 1 of 2"
     assert Spread((inf,)).text() == "never"
+    assert (Spread((2.0, inf)).missed, Spread((2.0,)).missed) == (1, 0)
+
+
+def test_points_ahead_are_by_seed_and_have_a_sign() -> None:
+    low, high = run([0.1] * 6), run([0.3] * 6)
+    assert ahead([high, low], [low, high]).values == pytest.approx((20.0, -20.0))
+    assert ahead([high, low], [low, high]).text(1, "+") == "+0.0 (-20.0 to +20.0)"
+    with pytest.raises(ValueError, match="shorter"):
+        ahead([high, low], [low])
 
 
 def test_a_target_allows_a_quarter_more_error_rounded_down() -> None:

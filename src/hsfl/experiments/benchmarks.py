@@ -9,6 +9,7 @@ from typing import Any
 from hsfl.experiments.measures import (
     MORE_ERROR,
     Spread,
+    ahead,
     converged,
     curves,
     finals,
@@ -76,12 +77,15 @@ def accuracy_over_time(settings: Settings, found: Found) -> Result:
                     HOLDS if first and best else IN_PART if first or best else FAILS,
                 )
             )
+            sooner = [
+                ours < theirs for ours, theirs in zip(times["RMA+MS"].values, times["MA+RMS"].values, strict=True)
+            ]
             claims.append(
                 Claim(
                     f"planning cuts matters more than planning intervals ({dataset}, {word})",
                     "RMA+MS converges much faster than MA+RMS",
                     f"s to {target:.0%}: RMA+MS {times['RMA+MS'].text(0)}, MA+RMS {times['MA+RMS'].text(0)}",
-                    HOLDS if times["RMA+MS"].mean < times["MA+RMS"].mean else FAILS,
+                    HOLDS if all(sooner) else IN_PART if any(sooner) else FAILS,
                 )
             )
     return Result(
@@ -154,8 +158,8 @@ def converged_time(settings: Settings, found: Found) -> Result:
             "has not by its end is taken there (column converged). The time to the common target is the sturdier "
             "figure.",
             f"The target allows {MORE_ERROR} times the final error of full synchronisation; a strategy that never gets "
-            "there counts with its whole time, so its ratio is a lower bound. The lower panels: for every target that "
-            "all seeds reach.",
+            "there counts with its whole time, so its ratio is a lower bound, and has no bar if that is so in a seed. "
+            "The lower panels: for every target that all seeds reach.",
         ],
     )
 
@@ -194,16 +198,15 @@ def _by_target(place: str, of: dict[str, list[Run]], target: float) -> Panel:
 
 def _claims(of: dict[str, list[Run]], target: float, dataset: str, partition: str) -> list[Claim]:
     where = f"({dataset}, {PARTITIONS[partition]})"
-    final = {s: finals(of[s]).mean for s in of}
     gain, times = _PAPER.get((dataset, partition), (None, None))
     ma_rms, rma_rms = (slowdown(of[s], of["HSFL"], target) for s in ("MA+RMS", "RMA+RMS"))
-    gained, behind = final["HSFL"] - final["MA+RMS"], final[FULL_SYNC] - final["HSFL"]
+    gained = ahead(of["HSFL"], of["MA+RMS"])
     return [
         Claim(
             f"HSFL is more accurate than MA+RMS {where}",
             "not run" if gain is None else f"+{gain} points",
-            f"{gained:+.1f} points",
-            HOLDS if gained >= (gain or 0) else IN_PART if gained > 0 else FAILS,
+            f"{gained.text(1, '+')} points",
+            HOLDS if gained.mean >= (gain or 0) else IN_PART if gained.mean > 0 else FAILS,
         ),
         Claim(
             f"HSFL is faster than MA+RMS {where}, time to {target:.0%}",
@@ -217,10 +220,16 @@ def _claims(of: dict[str, list[Run]], target: float, dataset: str, partition: st
             rma_rms.text(),
             HOLDS if rma_rms.mean >= 9 else IN_PART if rma_rms.mean > 1 else FAILS,
         ),
-        Claim(
-            f"HSFL ends within a point of full synchronisation {where}",
-            "comparable",
-            f"{final['HSFL']:.2f} % against {final[FULL_SYNC]:.2f} %",
-            HOLDS if behind <= 1 else IN_PART if behind <= 2 else FAILS,
-        ),
+        as_accurate(f"HSFL ends within a point of full synchronisation {where}", of["HSFL"], of[FULL_SYNC]),
     ]
+
+
+def as_accurate(what: str, runs: list[Run], others: list[Run]) -> Claim:
+    """What the paper calls comparable: ending within a point."""
+    gained = ahead(runs, others)
+    return Claim(
+        what,
+        "comparable",
+        f"{finals(runs).mean:.1f} % against {finals(others).mean:.1f} %: {gained.text(1, '+')} points",
+        HOLDS if gained.mean >= -1 else IN_PART if gained.mean >= -2 else FAILS,
+    )

@@ -130,18 +130,28 @@ class Spread:
     def high(self) -> float:
         return max(self.values)
 
-    def text(self, digits: int = 1) -> str:
-        if not isfinite(self.mean):
-            missed = sum(not isfinite(v) for v in self.values)
-            return "never" if missed == len(self.values) else f"never in {missed} of {len(self.values)}"
-        if len(self.values) == 1:
-            return f"{self.mean:.{digits}f}"
-        return f"{self.mean:.{digits}f} ({self.low:.{digits}f} to {self.high:.{digits}f})"
+    @property
+    def missed(self) -> int:
+        """The seeds in which it is infinite: what it counts never came."""
+        return sum(not isfinite(v) for v in self.values)
+
+    def text(self, digits: int = 1, sign: str = "-") -> str:
+        """The mean and the range; `sign="+"` marks what is positive too."""
+        if self.missed:
+            return "never" if self.missed == len(self.values) else f"never in {self.missed} of {len(self.values)}"
+        mean, low, high = (f"{v:{sign}z.{digits}f}" for v in (self.mean, self.low, self.high))
+        return mean if len(self.values) == 1 else f"{mean} ({low} to {high})"
 
 
 def finals(runs: Sequence[Run]) -> Spread:
     """Their final accuracies in percent."""
     return Spread(tuple(100 * final_accuracy(run) for run in runs))
+
+
+def ahead(runs: Sequence[Run], others: Sequence[Run]) -> Spread:
+    """By how many points they end above others, seed by seed."""
+    pairs = zip(finals(runs).values, finals(others).values, strict=True)
+    return Spread(tuple(ours - theirs for ours, theirs in pairs))
 
 
 def times_to(runs: Sequence[Run], target: float, count: str = "time_s") -> Spread:
@@ -162,12 +172,12 @@ class Ratio:
         """The geometric mean; 0 where the first itself never gets there."""
         return float(np.exp(np.mean(np.log(self.values)))) if min(self.values, default=0.0) > 0 else 0.0
 
-    def text(self) -> str:
+    def text(self, digits: int = 1) -> str:
         if not self.mean:
             return "target missed"
-        text = f"{self.mean:.1f}x"
+        text = f"{self.mean:.{digits}f}x"
         if len(self.values) > 1:
-            text += f" ({min(self.values):.1f} to {max(self.values):.1f})"
+            text += f" ({min(self.values):.{digits}f} to {max(self.values):.{digits}f})"
         if self.never == len(self.values):
             return f"never, so more than {text}"
         return f"more than {text}" if self.never else text
@@ -175,7 +185,7 @@ class Ratio:
 
 def slowdown(others: Sequence[Run], firsts: Sequence[Run], target: float) -> Ratio:
     values, never = [], 0
-    for other, first in zip(others, firsts, strict=False):  # as many as both have, by seed
+    for other, first in zip(others, firsts, strict=True):
         took, best = time_to(other, target), time_to(first, target)
         if not isfinite(took):
             never += 1

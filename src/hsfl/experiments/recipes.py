@@ -34,6 +34,7 @@ RECIPES = {
         Recipe("fig9", "several cuts at long intervals", ablations.cuts, ablations.cuts_runs),
         Recipe("setting", "what trains", planning.setting, planning.setting_runs),
         Recipe("models", "plans by both drift models", planning.models, planning.models_runs),
+        Recipe("slack", "plans that allow more drift", planning.slack, planning.slack_runs),
         Recipe("drift", "predicted against measured drift", planning.drift, planning.drift_runs),
         Recipe("bcd", "how far BCD ends from the optimum", _bcd),
         Recipe("robustness", "plans with wrong constants", _robustness),
