@@ -211,8 +211,7 @@ Some fields exclude each other. Setting one of `model.name`, `model.profile` and
 
 def results() -> str:
     """The page of results: what hsfl reproduce wrote, with what we think the reasons are."""
-    found = [EXPERIMENTS / "results" / f"{name}.json" for name in RECIPES]
-    shown = [json.loads(path.read_text(encoding="utf-8")) for path in found if path.exists()]
+    shown = [json.loads((EXPERIMENTS / "results" / f"{name}.json").read_text(encoding="utf-8")) for name in RECIPES]
     notes = tomllib.loads((EXPERIMENTS / "reasons.toml").read_text(encoding="utf-8"))
     header = "<!-- Written by docs/generate.py (make docs) from experiments/; change that, not this. -->\n\n"
     first = [header + notes["about"].strip(), _headlines(shown, notes["headlines"]), notes["learnt"].strip()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import inf
-from pathlib import Path
 
 import pytest
 
@@ -24,17 +23,8 @@ from hsfl.experiments.measures import (
 from hsfl.experiments.motivation import _turns, falling
 from hsfl.experiments.result import FAILS, HOLDS, IN_PART
 from hsfl.experiments.store import DIVERGED
-from hsfl.runs.run import Run, total_bytes
-
-
-def run(accuracies: list[float], pace: float = 1.0, ended: str = "rounds", rounds: int | None = None) -> Run:
-    """Evaluated every 10 rounds, each of so many seconds."""
-    metrics = [
-        {"round": 10 * k, "time_s": 10 * k * pace, "accuracy": a, "bytes": {"up": 10 * k}}
-        for k, a in enumerate(accuracies)
-    ]
-    training = {"rounds": rounds or metrics[-1]["round"], "evaluate_every": 10}
-    return Run(Path("x"), {"training": training}, "", {}, metrics, [], None, {"ended": ended})
+from hsfl.runs.run import total_bytes
+from tests.experiments.curves import run
 
 
 def test_final_accuracy_is_the_mean_of_the_last_five() -> None:
@@ -75,6 +65,8 @@ def test_ratios_are_by_seed_and_a_run_that_never_arrives_counts_with_its_end() -
     assert missed.text() == "more than 5.7x (4.0 to 8.0)"
     assert slowdown([never], [fast], 0.9).text() == "never, so more than 8.0x"
     assert slowdown([fast], [never], 0.9).text() == "target missed"
+    with pytest.raises(ValueError, match="shorter"):
+        slowdown([slow, slow], [fast], 0.9)
     assert Ratio((1.0, 1.21), 0).text(2) == "1.10x (1.00 to 1.21)"
 
 

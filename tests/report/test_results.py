@@ -121,12 +121,13 @@ def test_numbers_of_any_kind_become_json(tmp_path):
         make(line_panel(labels=[]), Panel("", "x", "y", [series]), rows=[[np.float64(2e6 / 3), np.int64(7), math.inf]]),
         tmp_path,
     )
-    assert loaded["panels"][1]["series"][0] | {"low": 0, "high": 0} == {
+    assert loaded["panels"][1]["series"][0] | {"low": 0, "high": 0, "missing": 0} == {
         "label": "PSL",
         "x": [1, 2, 3],
         "y": [0.333333, None, None],
         "low": 0,
         "high": 0,
+        "missing": 0,
     }
     assert loaded["rows"] == [[666667.0, 7, None]]
 
@@ -244,6 +245,8 @@ def test_a_bar_of_nothing_is_not_never():
     assert len(axes.texts) == 0
     axes = draw_result(make(bar_panel([Series("PSL", ["a"], [None])], log_y=True))).axes[0]
     assert [text.get_text() for text in axes.texts] == ["never"]
+    some = Series("PSL", ["a", "b"], [None, 1.0], missing=["never in 1 of 3", "1.0"])
+    assert [text.get_text() for text in draw_result(make(bar_panel([some]))).axes[0].texts] == ["never in 1 of 3"]
 
 
 def test_the_least_bar_is_seen_on_a_logarithmic_axis():

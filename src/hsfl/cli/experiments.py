@@ -32,7 +32,12 @@ def reproduce(
         bool, typer.Option("--quick", help="LeNet-5 on mnist-mini and one seed: every figure in minutes on two cores.")
     ] = False,
     seeds: Annotated[
-        int | None, typer.Option(min=1, max=100, help="Seeds of the headline figures; default: 3, or 1 with --quick.")
+        int | None,
+        typer.Option(
+            min=1,
+            max=100,
+            help="Seeds of all but fig6, fig7 and setting, which take one; default: 3, or 1 with --quick.",
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = "auto",
     precision: Annotated[

@@ -55,10 +55,10 @@ def intervals(settings: Settings, found: Found) -> Result:
             label: [found[partition, label, seed] for seed in settings.seeds] for label in _variants(settings)
         }
         final = {label: finals(runs) for label, runs in of.items()}
-        learnt = all(map(has_learnt, of["PSL"]))
         target = target_of(of["I = 1"])
-        level = whole_percent(final["PSL"].low / 100 - 0.005)
-        panels.append(curves(word, of, log_x=True))
+        learnt = [(psl, planned) for psl, planned in zip(of["PSL"], of["planned"], strict=True) if has_learnt(psl)]
+        level = whole_percent(finals([psl for psl, _ in learnt] or of["PSL"]).low / 100 - 0.005)
+        panels.append(curves(word, of, level=100 * target, log_x=True))
         for label in of:
             last = of[label][0].plans[-1]["intervals"] if label == "planned" else ""
             level_columns = (f"{level:.0%}", times_to(of[label], level).text(0)) if learnt else ("chance", "")
@@ -66,10 +66,8 @@ def intervals(settings: Settings, found: Found) -> Result:
             rows.append([word, label, final[label].text(2), *target_columns, *level_columns, str(last)])
         gain, faster = _PAPER[partition]
         gained = ahead(of["planned"], of["PSL"])
-        ratio = slowdown(of["PSL"], of["planned"], level)
+        compared, faster_than_psl = _faster_than_psl(learnt, len(settings.seeds), level, faster)
         sooner = slowdown(of["I = 1"], of["planned"], target)
-        saved = 100 * (1 - 1 / ratio.mean) if ratio.mean else 0.0
-        compared = f"{abs(saved):.1f} % {'faster' if saved >= 0 else 'slower'} to PSL's {level:.0%}"
         claims += [
             Claim(
                 f"planned intervals are more accurate than PSL ({word})",
@@ -80,14 +78,14 @@ def intervals(settings: Settings, found: Found) -> Result:
             Claim(
                 f"planned intervals are faster than PSL ({word})",
                 f"{faster} % faster",
-                compared if learnt else "the mean of PSL's copies stays at chance",
-                HOLDS if saved >= faster or not learnt else IN_PART if saved > 0 else FAILS,
+                compared,
+                faster_than_psl,
             ),
             Claim(
                 f"planned intervals are faster than I = 1 ({word}), time to {target:.0%}",
                 "significantly",
                 sooner.text(2),
-                HOLDS if min(sooner.values) > 1 else IN_PART if sooner.mean > 1 else FAILS,
+                HOLDS if sooner.mean > 1 else FAILS,
             ),
             as_accurate(f"planned intervals are as accurate as I = 1 ({word})", of["planned"], of["I = 1"]),
         ]
@@ -109,11 +107,24 @@ def intervals(settings: Settings, found: Found) -> Result:
         claims,
         [
             "Tested, as everywhere, is the mean of all copies, also of PSL's, which are never averaged in training.",
-            f"The target allows {MORE_ERROR} times the final error of I = 1. "
-            "PSL's level is half a point under its final accuracy (the least over seeds), rounded down, so that the "
-            "time to it can be compared.",
+            f"The target (dashed) allows {MORE_ERROR} times the final error of I = 1. "
+            "PSL's level is half a point under its final accuracy (the least of the seeds that learn), rounded down, "
+            "so that the time to it can be compared.",
         ],
     )
+
+
+def _faster_than_psl(learnt: list[tuple[Run, Run]], seeds: int, level: float, paper: float) -> tuple[str, str]:
+    """What was measured, in the seeds in which PSL learns, and the verdict; `learnt` are its runs and the planned."""
+    if not learnt:
+        return "the mean of PSL's copies stays at chance", HOLDS
+    ratio = slowdown([psl for psl, _ in learnt], [planned for _, planned in learnt], level)
+    if not ratio.mean:
+        return f"planned intervals do not always reach PSL's {level:.0%}", FAILS
+    saved = Spread(tuple(100 * (1 - 1 / value) for value in ratio.values))
+    at_chance = f"; in {seeds - len(learnt)} of {seeds} seeds PSL stays at chance" if len(learnt) < seeds else ""
+    text = f"{saved.text()} % of PSL's time to {level:.0%} saved{at_chance}"
+    return text, HOLDS if saved.mean >= paper else IN_PART if saved.mean > 0 else FAILS
 
 
 def cuts_runs(settings: Settings) -> Wanted:
@@ -152,7 +163,7 @@ def cuts(settings: Settings, found: Found) -> Result:
                     f"{cuts}: {time.mean / 60:.2g} min" if isfinite(time.mean) else f"{cuts}: {time.text()}"
                     for cuts, time in times.items()
                 ),
-                HOLDS if slower == sorted(slower) else IN_PART if slower[-1] > slower[0] else FAILS,
+                FAILS if slower[-1] <= slower[0] else HOLDS if slower == sorted(slower) else IN_PART,
             )
         )
     claims.append(

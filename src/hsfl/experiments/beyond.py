@@ -214,8 +214,8 @@ def robustness(systems: int, seed: int = 0) -> Result:
         for name in wrong_constants(drift):
             each, losses = [], {f: [one[name, f][0] for one in found] for f in FACTORS}
             misses = {f: float(np.mean(np.isinf(v))) for f, v in losses.items()}
-            band = [[_percent(_quantile(losses[f], q), LEAST_LOSS) for f in FACTORS] for q in (0.5, 0.1, 0.9)]
-            lines.append(Series(name, FACTORS, *band))
+            y, low, high = ([_percent(_quantile(losses[f], q), LEAST_LOSS) for f in FACTORS] for q in (0.5, 0.1, 0.9))
+            lines.append(Series(name, FACTORS, y, low, high))
             missed.append(Series(name, FACTORS, [100 * share for share in misses.values()]))
             for f in factors:
                 median, most = _quantile(losses[f], 0.5), _quantile(losses[f], 0.9)

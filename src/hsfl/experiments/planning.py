@@ -8,10 +8,21 @@ from typing import Any
 import numpy as np
 
 from hsfl.experiments.benchmarks import FULL_SYNC, PARTITIONS, full_sync_cuts
-from hsfl.experiments.measures import Spread, ahead, curves, final_accuracy, finals, slowdown, target_of, times_to
+from hsfl.experiments.measures import (
+    Spread,
+    ahead,
+    curves,
+    end_s,
+    final_accuracy,
+    finals,
+    slowdown,
+    target_of,
+    times_to,
+)
+from hsfl.experiments.motivation import falling
 from hsfl.experiments.recipe import Found, Wanted
 from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series
-from hsfl.experiments.settings import Settings, fixed
+from hsfl.experiments.settings import SLACK, Settings, fixed
 from hsfl.runs.run import Run
 
 _GROUP_NORM: dict[str, Any] = {
@@ -32,7 +43,7 @@ def _step(optimizer: str, rate: float) -> dict[str, Any]:
 def _tried(settings: Settings) -> dict[str, dict[str, dict[str, Any]]]:
     """Full synchronisation with several optimisers, steps and normalisations, and plans.
 
-    By group and label: what is particular.
+    By group and label: what is particular. The group `mnist` is trained on MNIST, the others on CIFAR-10.
     """
     if settings.quick:
         sync = fixed(settings.cuts, (1, 1))
@@ -111,7 +122,9 @@ def _axis(group: str) -> dict[str, Any]:
 
 
 MODELS = ("paper", "refined")
-SLACKS = {f"slack {slack}": {"convergence.slack": float(slack)} for slack in (1, 3, 10)}
+SLACKS = {f"slack {slack:g}": {"convergence.slack": slack} for slack in (1.0, SLACK, 10.0)}
+_COLUMNS = ("final accuracy (%)", "target", "s to target", "times full sync's", "s in all", "plans")
+_FIRST = "Plans are those of the first seed."
 
 
 def models_runs(settings: Settings) -> Wanted:
@@ -139,12 +152,13 @@ def models(settings: Settings, found: Found) -> Result:
         panels.append(curves(word, of, level=100 * target))
         rows += _rows(word, of, target)
         gained = ahead(of["refined"], of[FULL_SYNC])
-        sooner = slowdown(of[FULL_SYNC], of["refined"], target)
+        sooner, missed = slowdown(of[FULL_SYNC], of["refined"], target), times_to(of["refined"], target)
+        speed = f"{sooner.text(2)} as fast to {target:.0%}" if sooner.mean else f"{missed.text()} at {target:.0%}"
         claims.append(
             Claim(
                 f"the refined model plans within a point of full synchronisation, and faster ({word})",
                 "not in the paper",
-                f"{gained.text(1, '+')} points, {sooner.text(2)} as fast to {target:.0%}",
+                f"{gained.text(1, '+')} points, {speed}",
                 HOLDS if gained.mean >= -1 and sooner.mean > 1 else IN_PART if gained.mean >= -1 else FAILS,
             )
         )
@@ -168,7 +182,8 @@ def slack(settings: Settings, found: Found) -> Result:
         rows += _rows(word, of, target)
         final = [finals(of[label]).mean for label in SLACKS]
         seconds = [_whole_time(of[label]).mean for label in SLACKS]
-        shorter, lower = sorted(seconds, reverse=True) == seconds, sorted(final, reverse=True) == final
+        shorter = sorted(seconds, reverse=True) == seconds and seconds[-1] < seconds[0]
+        lower = falling(final) == HOLDS
         claims.append(
             Claim(
                 f"more slack: shorter rounds, less accuracy ({word})",
@@ -184,14 +199,8 @@ def slack(settings: Settings, found: Found) -> Result:
         ["partition", "planned with", *_COLUMNS],
         rows,
         claims,
-        [
-            "Slack s: the bound may end at 1 + s times what full synchronisation would reach by it. " + _FIRST,
-        ],
+        [f"Slack s: the bound may end at 1 + s times what full synchronisation would reach by it. {_FIRST}"],
     )
-
-
-_COLUMNS = ("final accuracy (%)", "target", "s to target", "times full sync's", "s in all", "plans")
-_FIRST = "Plans are those of the first seed."
 
 
 def _against_full_sync(
@@ -219,7 +228,7 @@ def _rows(word: str, of: dict[str, list[Run]], target: float) -> list[list[Any]]
 
 
 def _whole_time(runs: list[Run]) -> Spread:
-    return Spread(tuple(run.metrics[-1]["time_s"] for run in runs))
+    return Spread(tuple(map(end_s, runs)))
 
 
 def drift_runs(settings: Settings) -> Wanted:

@@ -18,6 +18,8 @@ class Series:
     y: Sequence[float | None]
     low: Sequence[float | None] = ()
     high: Sequence[float | None] = ()
+    missing: Sequence[str] = ()
+    """What bars say where there is no value; by default "never"."""
 
 
 @dataclass(frozen=True)

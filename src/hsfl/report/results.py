@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hsfl.errors import HsflError
-from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Panel, Result
+from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Panel, Result, Series
 from hsfl.files import write_whole
 from hsfl.problem.profile import FloatArray
 from hsfl.report.plots import new_figure
@@ -121,7 +121,7 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Style], width: flo
         x = _numbers([places[_cell(x)] for x in series.x] if names else series.x, panel.log_x and not names)
         given = (values if len(values) else [None] * len(x) for values in (series.y, series.low, series.high))
         values = np.array([_numbers(values, panel.log_y and panel.kind != "bar") for values in given])
-        _draw_series(axes, panel, series.label, looks[series.label], x, values)
+        _draw_series(axes, panel, series, looks[series.label], x, values)
     if panel.level is not None:
         axes.axhline(panel.level, color="0.3", linewidth=0.9, linestyle=(0, (4, 3)), zorder=2.5)
     if panel.diagonal:
@@ -147,13 +147,13 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Style], width: flo
     axes.tick_params(labelsize=9)
 
 
-def _draw_series(axes: Axes, panel: Panel, label: str, style: Style, x: FloatArray, values: FloatArray) -> None:
+def _draw_series(axes: Axes, panel: Panel, series: Series, style: Style, x: FloatArray, values: FloatArray) -> None:
     """A line with a band, bars or points; `values` are the values, the least and the most. HSFL stands out."""
     labels = list(dict.fromkeys(series.label for series in panel.series))
-    (y, low, high), order, first = values, labels.index(label), label == "HSFL"
+    (y, low, high), order, first = values, labels.index(series.label), series.label == "HSFL"
     spread = bool(np.isfinite(low + high).any())
     errors = np.maximum([y - low, high - y], 0) if spread else None
-    look: dict[str, Any] = {"label": label, "color": style.colour, "zorder": 5 if first else 4 - 0.01 * order}
+    look: dict[str, Any] = {"label": series.label, "color": style.colour, "zorder": 5 if first else 4 - 0.01 * order}
     marks = {"marker": style.marker, "markeredgecolor": "white", "markeredgewidth": 0.5}
     if panel.kind == "line":
         every = max(1, len(x) // 8) if len(x) > 16 else 1
@@ -172,8 +172,9 @@ def _draw_series(axes: Axes, panel: Panel, label: str, style: Style, x: FloatArr
         whiskers = {"ecolor": shade, "elinewidth": 1, "capsize": 2, "zorder": 3}
         axes.bar(x, y, size, yerr=errors, error_kw=whiskers, **look)
         words: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom", "fontsize": 7.5, "color": "0.25"}
-        for place in x[np.isnan(y)]:
-            axes.text(place, 0.015, "never", transform=axes.get_xaxis_transform(), **words)
+        for place, value, word in zip(x, y, series.missing or ["never"] * len(x), strict=True):
+            if np.isnan(value):
+                axes.text(place, 0.015, word, transform=axes.get_xaxis_transform(), **words)
     else:
         raise ValueError(f"{panel.kind!r} is no kind of panel")
 

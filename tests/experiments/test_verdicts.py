@@ -1,0 +1,138 @@
+"""When a claim holds, by runs that are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from hsfl.experiments import ablations, benchmarks, planning
+from hsfl.experiments.recipe import Found
+from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Result
+from hsfl.experiments.settings import Settings
+from hsfl.experiments.store import DIVERGED
+from hsfl.runs.run import Run
+from tests.experiments.curves import run
+
+SETTINGS = Settings(quick=True, seeds=(0, 1, 2))
+LABELS = {
+    planning.slack: ("slack 1", "slack 3", "slack 10", "full sync"),
+    planning.models: ("paper", "refined", "full sync"),
+    ablations.intervals: ("planned", "PSL", "I = 1", "I = 20"),
+    ablations.cuts: SETTINGS.some_cuts,
+}
+
+
+def curve(final: float, pace: float = 1.0) -> Run:
+    """Ends at `final`; at 75 % of what is good after 40 rounds."""
+    return run([0.1, 0.3, 0.5, 0.7, *[final] * 6], pace)
+
+
+def judge(recipe: Callable[[Settings, Found], Result], runs: Mapping[object, Run | list[Run]], claim: str) -> Claim:
+    """Runs by label: one for all seeds or one for each; others are good. Of the claim that begins so, on IID data."""
+    found = {}
+    for label in LABELS[recipe]:
+        given = runs.get(label, curve(0.8))
+        for seed, one in zip(SETTINGS.seeds, given if isinstance(given, list) else [given] * 3, strict=True):
+            found["iid", label, seed] = found["shards", label, seed] = one
+    return next(c for c in recipe(SETTINGS, found).claims if c.what.startswith(claim))
+
+
+@pytest.mark.parametrize(
+    ("runs", "verdict"),
+    [
+        ({"slack 3": curve(0.79, 0.9), "slack 10": curve(0.78, 0.8)}, HOLDS),
+        ({"slack 3": curve(0.8, 0.9), "slack 10": curve(0.8, 0.8)}, IN_PART),  # shorter only
+        ({"slack 3": curve(0.79), "slack 10": curve(0.78)}, IN_PART),  # less accurate only
+        (
+            {"slack 10": run([0.1, 0.3], pace=1.3, ended=DIVERGED, rounds=90)},
+            IN_PART,
+        ),  # ending early gains no time
+        ({}, FAILS),  # all the same
+    ],
+)
+def test_more_slack_is_faster_and_less_accurate(runs: dict[object, Run], verdict: str) -> None:
+    assert judge(planning.slack, runs, "more slack").verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("refined", "measured", "verdict"),
+    [
+        (curve(0.795, 0.8), "-0.5 (-0.5 to -0.5) points, 1.25x (1.25 to 1.25) as fast to 75%", HOLDS),
+        (curve(0.795, 1.25), "-0.5 (-0.5 to -0.5) points, 0.80x (0.80 to 0.80) as fast to 75%", IN_PART),
+        (curve(0.78, 0.8), "-2.0 (-2.0 to -2.0) points, 1.25x (1.25 to 1.25) as fast to 75%", FAILS),
+        ([curve(0.8), curve(0.8), curve(0.72)], "-2.7 (-8.0 to +0.0) points, never in 1 of 3 at 75%", FAILS),
+    ],
+)
+def test_the_refined_model_is_near_full_synchronisation_and_faster(
+    refined: Run | list[Run], measured: str, verdict: str
+) -> None:
+    claim = judge(planning.models, {"refined": refined}, "the refined model")
+    assert (claim.measured, claim.verdict) == (measured, verdict)
+
+
+CHANCE = run([0.1] * 10)
+SLOW_PSL = run([0.1, *[0.2] * 4, *[0.6] * 5], pace=2.0)
+
+
+@pytest.mark.parametrize(
+    ("psl", "planned", "measured", "verdict"),
+    [
+        (SLOW_PSL, curve(0.8), "70.0 (70.0 to 70.0) % of PSL's time to 59% saved", HOLDS),
+        (SLOW_PSL, curve(0.8, 3.0), "10.0 (10.0 to 10.0) % of PSL's time to 59% saved", IN_PART),
+        (SLOW_PSL, curve(0.8, 5.0), "-50.0 (-50.0 to -50.0) % of PSL's time to 59% saved", FAILS),
+        (
+            [SLOW_PSL, CHANCE, SLOW_PSL],
+            curve(0.8, 5.0),
+            "-50.0 (-50.0 to -50.0) % of PSL's time to 59% saved; in 1 of 3 seeds PSL stays at chance",
+            FAILS,
+        ),
+        (CHANCE, curve(0.8), "the mean of PSL's copies stays at chance", HOLDS),
+        (curve(0.8), CHANCE, "planned intervals do not always reach PSL's 79%", FAILS),
+    ],
+)
+def test_planned_intervals_are_faster_than_psl_where_it_learns(
+    psl: Run | list[Run], planned: Run, measured: str, verdict: str
+) -> None:
+    claim = judge(ablations.intervals, {"PSL": psl, "planned": planned}, "planned intervals are faster than PSL")
+    assert (claim.measured, claim.verdict) == (measured, verdict)
+
+
+@pytest.mark.parametrize(("final", "verdict"), [(0.792, HOLDS), (0.785, IN_PART), (0.77, FAILS)])
+def test_accuracies_within_a_point_are_comparable(final: float, verdict: str) -> None:
+    claim = judge(ablations.intervals, {"planned": curve(final)}, "planned intervals are as accurate as I = 1")
+    assert claim.verdict == verdict == benchmarks.as_accurate("", [curve(final)], [curve(0.8)]).verdict
+
+
+@pytest.mark.parametrize(
+    ("paces", "verdict"),
+    [((1.0, 2.0, 3.0), HOLDS), ((1.0, 3.0, 2.0), IN_PART), ((2.0, 1.0, 2.0), FAILS), (None, FAILS)],
+)
+def test_deeper_cuts_are_slower(paces: tuple[float, ...] | None, verdict: str) -> None:
+    curves = [curve(0.8, pace) for pace in paces] if paces else [CHANCE] * 3
+    runs = dict(zip(SETTINGS.some_cuts, curves, strict=True))
+    assert judge(ablations.cuts, runs, "deeper cuts: slower").verdict == verdict
+
+
+def test_cuts_that_fail_in_more_seeds_are_slower() -> None:
+    shallow, middle, deep = SETTINGS.some_cuts
+    good = curve(0.8)
+    ordered = {middle: [good, good, CHANCE], deep: [good, CHANCE, CHANCE]}
+    assert judge(ablations.cuts, {shallow: good} | ordered, "deeper cuts: slower").verdict == HOLDS
+    swapped = {middle: ordered[deep], deep: ordered[middle]}
+    assert judge(ablations.cuts, {shallow: good} | swapped, "deeper cuts: slower").verdict == IN_PART
+
+
+@pytest.mark.parametrize(
+    ("rma_ms", "verdict"),
+    [([1.0, 1.0, 1.0], HOLDS), ([1.0, 3.0, 1.0], IN_PART), ([3.0, 3.0, 3.0], FAILS)],
+)
+def test_planning_cuts_matters_more_where_every_seed_says_so(rma_ms: list[float], verdict: str) -> None:
+    found = {
+        (SETTINGS.dataset, partition, strategy, seed): curve(0.8, rma_ms[seed] if strategy == "RMA+MS" else 2.0)
+        for partition in benchmarks.PARTITIONS
+        for strategy in (*benchmarks.STRATEGIES, benchmarks.FULL_SYNC)
+        for seed in SETTINGS.seeds
+    }
+    claims = benchmarks.accuracy_over_time(SETTINGS, found).claims
+    assert {c.verdict for c in claims if c.what.startswith("planning cuts")} == {verdict}
