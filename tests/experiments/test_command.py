@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -11,6 +19,7 @@ from rich.console import Console
 from hsfl.experiments.recipes import RECIPES
 from hsfl.experiments.reproduce import Progress
 from hsfl.report.progress import RunsProgress
+from hsfl.runs.run import Run
 
 
 def test_a_figure_is_written_with_its_page(command, tmp_path) -> None:
@@ -50,6 +59,63 @@ def test_missing_data_is_one_sentence(command, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HSFL_DATA", str(tmp_path / "nowhere"))
     ended = command("reproduce", "fig2b", "--jobs", 1, "--device", "cpu", "--out", tmp_path / "out")
     assert ended.code == 2 and "run hsfl data get cifar10" in ended.err.splitlines()[-1]
+
+
+@pytest.fixture
+def side_by_side(tmp_path) -> Iterator[subprocess.Popen[str]]:
+    """fig8, two runs of it being trained."""
+    line = [sys.executable, "-m", "hsfl", "reproduce", "fig8", "--quick", "--jobs", "2", "--out", "out"]
+    began = subprocess.Popen(
+        line, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while sum(len(path.read_bytes().splitlines()) > 2 for path in tmp_path.glob("out/runs/*/metrics.jsonl")) < 2:
+        assert time.monotonic() < deadline and began.poll() is None
+        time.sleep(0.05)
+    yield began
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(began.pid, signal.SIGKILL)
+
+
+def ended_all(group: int, seconds: float = 60) -> bool:
+    """Whether no process of a group is left, soon."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_asked_to_stop_stops_with_all_it_started_and_can_go_on(tmp_path, side_by_side, number) -> None:
+    side_by_side.send_signal(number)
+    _, said = side_by_side.communicate(timeout=60)
+    assert (side_by_side.returncode, said) == (130, "hsfl: stopped; the same command goes on from here\n")
+    assert ended_all(side_by_side.pid)
+    runs = [Run.load(path) for path in (tmp_path / "out" / "runs").iterdir()]
+    begun = [run for run in runs if run.summary is None]
+    assert begun and len(runs) <= 4, "what waited is not begun"
+    assert all(list((run.folder / "checkpoints").glob("*.json")) for run in begun)
+
+
+def test_what_is_killed_leaves_no_process_behind(side_by_side) -> None:
+    side_by_side.kill()
+    assert side_by_side.wait(60) == -signal.SIGKILL
+    assert ended_all(side_by_side.pid)
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc to find the workers")
+def test_a_worker_that_is_killed_is_one_sentence(side_by_side) -> None:
+    lines = {path: path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")}
+    workers = [int(path.parent.name) for path, line in lines.items() if b"spawn_main" in line]
+    os.kill(next(pid for pid in workers if os.getpgid(pid) == side_by_side.pid), signal.SIGKILL)
+    _, said = side_by_side.communicate(timeout=60)
+    assert side_by_side.returncode == 2 and said.startswith("hsfl: a process that trained was ended from outside")
+    assert "--jobs 1" in said and said.count("\n") == 1 and ended_all(side_by_side.pid)
 
 
 def test_progress_tells_runs_done_running_and_left() -> None:

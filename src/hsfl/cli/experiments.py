@@ -73,6 +73,7 @@ def reproduce(
     from hsfl.experiments.store import Store
     from hsfl.report.progress import RunsProgress
     from hsfl.report.results import result_tables, results_markdown, write_result
+    from hsfl.runs.interrupt import stops_at_once
     from hsfl.runs.task import choose_device
 
     on_gpu = choose_device(device).type == "cuda"
@@ -87,7 +88,7 @@ def reproduce(
             file=sys.stderr,
         )
     try:
-        with warnings_in_one_line(), RunsProgress() as progress:
+        with stops_at_once(), warnings_in_one_line(), RunsProgress() as progress:
             for result in results(
                 chosen, settings, store, jobs=jobs, callbacks=[progress], on_progress=progress.update
             ):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hsfl.errors import HsflError
 from hsfl.experiments.recipe import Recipe
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings
@@ -91,18 +96,34 @@ def _side_by_side(
     groups: dict[str, list[_Wanted]] = {}
     for run in runs.values():
         groups.setdefault(content(run.scenario), []).append(run)
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin_process) as pool:
         futures = {
             pool.submit(_train, store.folder, store.data, [run.scenario for run in group]): group
             for group in groups.values()
         }
-        for future in as_completed(futures):
-            store.trained += future.result()
-            progress.trained = len(store.trained)
-            for run in futures[future]:
-                progress.done += 1
-                progress.current = run.name
-                on_progress(progress)
+        try:
+            for future in as_completed(futures):
+                try:
+                    store.trained += future.result()
+                except BrokenProcessPool:
+                    raise HsflError(
+                        "a process that trained was ended from outside, perhaps for lack of memory; the same command "
+                        f"goes on from here, with --jobs {max(1, jobs - 1)} in less memory"
+                    ) from None
+                progress.trained = len(store.trained)
+                for run in futures[future]:
+                    progress.done += 1
+                    progress.current = run.name
+                    on_progress(progress)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+
+
+#: In a process that trains: it was asked to stop, and begins nothing more.
+_stopped = threading.Event()
 
 
 def _train(folder: Path, data: Path | None, scenarios: list[Scenario]) -> list[Path]:
@@ -111,9 +132,31 @@ def _train(folder: Path, data: Path | None, scenarios: list[Scenario]) -> list[P
 
     torch.set_num_threads(1)
     store = Store(folder, data)
-    for scenario in scenarios:
-        store.run(scenario)
+    try:
+        for scenario in scenarios:
+            if not _stopped.is_set():
+                store.run(scenario)
+    except KeyboardInterrupt:  # the run is stored as far as it is
+        _stopped.set()
+        parent = multiprocessing.parent_process()
+        if parent is not None and not parent.is_alive():
+            os._exit(130)
     return store.trained
+
+
+def _begin_process() -> None:
+    """Of one that trains: the process that started it handles Ctrl-C and passes it on, and this one ends with it."""
+    for name in ("SIGINT", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def end_with_parent() -> None:
+        if parent is not None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _cost(runs: Iterable[Run], costed: set[Path]) -> dict[str, Any]:

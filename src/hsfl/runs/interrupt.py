@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 #: Ctrl-C, what ends a job, and a terminal that is closed.
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -27,21 +28,38 @@ def stops_politely(interrupt: Callable[[], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    # One that is ignored stays so: nohup means it. One that is not Python's own cannot be put back.
-    before = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
     def handle(number: int, frame: object) -> None:
         interrupt()
         restore()
 
-    for number in before:
-        signal.signal(number, handle)
+    restore = _handle(handle)
     try:
         yield
     finally:
         restore()
+
+
+@contextmanager
+def stops_at_once() -> Iterator[None]:
+    """All signals to stop do what Ctrl-C does: they raise KeyboardInterrupt."""
+    restore = _handle(signal.default_int_handler)
+    try:
+        yield
+    finally:
+        restore()
+
+
+def _handle(handler: Callable[[int, FrameType | None], None]) -> Callable[[], None]:
+    """Handle the signals to stop, and hand back how to put back what handled them before."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    # One that is ignored stays so: nohup means it. One that is not Python's own cannot be put back.
+    before = {number: was for number, was in before.items() if was not in (signal.SIG_IGN, None)}
+    for number in before:
+        signal.signal(number, handler)
+
+    def restore() -> None:
+        for number, was in before.items():
+            signal.signal(number, was)
+
+    return restore
