@@ -47,10 +47,11 @@ def test_the_list_has_every_recipe(command) -> None:
         (["fig2c", "--device", "tpu"], "training.device = 'tpu'"),
         (["fig2c", "--seeds", "0"], "--seeds"),
         (["fig2c", "--precision", "fp8"], 'training.precision = "fp8"'),
+        (["fig2c", "--out", sys.executable], f"{sys.executable}: there is a file; choose another folder"),
     ],
 )
 def test_what_cannot_be_is_said(command, tmp_path, arguments: list[str], said: str) -> None:
-    ended = command("reproduce", *arguments, "--out", tmp_path / "out")
+    ended = command("reproduce", "--out", tmp_path / "out", *arguments)
     assert ended.code == 2 and said in ended.err and "Traceback" not in ended.err
     assert not (tmp_path / "out").exists()
 
@@ -110,9 +111,12 @@ def test_what_is_killed_leaves_no_process_behind(side_by_side) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc to find the workers")
 def test_a_worker_that_is_killed_is_one_sentence(side_by_side) -> None:
-    lines = {path: path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")}
-    workers = [int(path.parent.name) for path, line in lines.items() if b"spawn_main" in line]
-    os.kill(next(pid for pid in workers if os.getpgid(pid) == side_by_side.pid), signal.SIGKILL)
+    workers = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            if b"spawn_main" in path.read_bytes() and os.getpgid(int(path.parent.name)) == side_by_side.pid:
+                workers.append(int(path.parent.name))
+    os.kill(workers[0], signal.SIGKILL)
     _, said = side_by_side.communicate(timeout=60)
     assert side_by_side.returncode == 2 and said.startswith("hsfl: a process that trained was ended from outside")
     assert "--jobs 1" in said and said.count("\n") == 1 and ended_all(side_by_side.pid)

@@ -58,16 +58,15 @@ def test_more_slack_is_faster_and_less_accurate(runs: dict[object, Run], verdict
 @pytest.mark.parametrize(
     ("refined", "measured", "verdict"),
     [
-        (curve(0.795, 0.8), "-0.5 (-0.5 to -0.5) points, 1.25x (1.25 to 1.25) as fast to 75%", HOLDS),
-        (curve(0.795, 1.25), "-0.5 (-0.5 to -0.5) points, 0.80x (0.80 to 0.80) as fast to 75%", IN_PART),
-        (curve(0.78, 0.8), "-2.0 (-2.0 to -2.0) points, 1.25x (1.25 to 1.25) as fast to 75%", FAILS),
-        ([curve(0.8), curve(0.8), curve(0.72)], "-2.7 (-8.0 to +0.0) points, never in 1 of 3 at 75%", FAILS),
+        (curve(0.795, 0.8), "1.25x (1.25 to 1.25)", HOLDS),
+        (curve(0.795, 1.25), "0.80x (0.80 to 0.80)", FAILS),
+        ([curve(0.8), curve(0.8), curve(0.72)], "target missed", FAILS),
     ],
 )
-def test_the_refined_model_is_near_full_synchronisation_and_faster(
+def test_the_refined_model_is_faster_than_full_synchronisation(
     refined: Run | list[Run], measured: str, verdict: str
 ) -> None:
-    claim = judge(planning.models, {"refined": refined}, "the refined model")
+    claim = judge(planning.models, {"refined": refined}, "the refined model plans faster")
     assert (claim.measured, claim.verdict) == (measured, verdict)
 
 
@@ -84,10 +83,10 @@ SLOW_PSL = run([0.1, *[0.2] * 4, *[0.6] * 5], pace=2.0)
         (
             [SLOW_PSL, CHANCE, SLOW_PSL],
             curve(0.8, 5.0),
-            "-50.0 (-50.0 to -50.0) % of PSL's time to 59% saved; in 1 of 3 seeds PSL stays at chance",
+            "-50.0 (-50.0 to -50.0) % of PSL's time to 59% saved; in 1 of 3 seeds PSL never leaves chance",
             FAILS,
         ),
-        (CHANCE, curve(0.8), "the mean of PSL's copies stays at chance", HOLDS),
+        (CHANCE, curve(0.8), "the mean of PSL's copies never leaves chance", HOLDS),
         (curve(0.8), CHANCE, "planned intervals do not always reach PSL's 79%", FAILS),
     ],
 )

@@ -220,6 +220,7 @@ def test_lines_have_gaps_and_bands():
     corners = {tuple(v) for path in axes.collections[0].get_paths() for v in path.vertices}
     assert {(1, 4), (1, 6), (3, 6), (3, 9)} <= corners and not any(x in (2, 4) for x, _ in corners)
     assert list(level.get_ydata()) == [6.5, 6.5] and level.is_dashed() and level.get_linewidth() < 1
+    assert [text.get_text() for text in axes.texts] == ["6.5"]
 
 
 def test_bars_stand_side_by_side_and_never_is_written():

@@ -66,6 +66,8 @@ def reproduce(
     for name in figures:
         if name not in (*RECIPES, "all"):
             raise HsflError(f"{name}: no such figure{nearest(name, RECIPES)}; there are all, {', '.join(RECIPES)}")
+    if out.exists() and not out.is_dir():
+        raise HsflError(f"{out}: there is a file; choose another folder")
     chosen = [recipe for name, recipe in RECIPES.items() if name in figures or "all" in figures]
 
     from hsfl.experiments.reproduce import reproduce as results
@@ -99,9 +101,13 @@ def reproduce(
         print("hsfl: stopped; the same command goes on from here", file=sys.stderr)
         raise SystemExit(130) from None
     shown = [out / f"{name}.json" for name in RECIPES if (out / f"{name}.json").exists()]
-    page = results_markdown([json.loads(path.read_text()) for path in shown], pictures=".", about="# Results")
+    about = f"# Results\n\n{_QUICK}" if quick else "# Results"
+    page = results_markdown([json.loads(path.read_text()) for path in shown], pictures=".", about=about)
     write_whole(out / "results.md", page.encode(), replace=True)
     _end(progress.seen, out)
+
+
+_QUICK = "The quick setting, a small model on small data: it shows that all this runs, and says little about the paper."
 
 
 def _about(settings: Settings) -> str:

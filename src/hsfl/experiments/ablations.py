@@ -117,12 +117,12 @@ def intervals(settings: Settings, found: Found) -> Result:
 def _faster_than_psl(learnt: list[tuple[Run, Run]], seeds: int, level: float, paper: float) -> tuple[str, str]:
     """What was measured, in the seeds in which PSL learns, and the verdict; `learnt` are its runs and the planned."""
     if not learnt:
-        return "the mean of PSL's copies stays at chance", HOLDS
+        return "the mean of PSL's copies never leaves chance", HOLDS
     ratio = slowdown([psl for psl, _ in learnt], [planned for _, planned in learnt], level)
     if not ratio.mean:
         return f"planned intervals do not always reach PSL's {level:.0%}", FAILS
     saved = Spread(tuple(100 * (1 - 1 / value) for value in ratio.values))
-    at_chance = f"; in {seeds - len(learnt)} of {seeds} seeds PSL stays at chance" if len(learnt) < seeds else ""
+    at_chance = f"; in {seeds - len(learnt)} of {seeds} seeds PSL never leaves chance" if len(learnt) < seeds else ""
     text = f"{saved.text()} % of PSL's time to {level:.0%} saved{at_chance}"
     return text, HOLDS if saved.mean >= paper else IN_PART if saved.mean > 0 else FAILS
 

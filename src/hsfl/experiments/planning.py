@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.experiments.benchmarks import FULL_SYNC, PARTITIONS, full_sync_cuts
+from hsfl.experiments.benchmarks import FULL_SYNC, PARTITIONS, as_accurate, full_sync_cuts
 from hsfl.experiments.measures import (
     Spread,
-    ahead,
     curves,
     end_s,
     final_accuracy,
@@ -112,7 +111,10 @@ def setting(settings: Settings, found: Found) -> Result:
         ["setting", "rounds", "final accuracy (%)", "best (%)", "simulated s", "last cuts and intervals", "ended by"],
         rows,
         [],
-        ["With every interval 1, IID and non-IID data train alike: every round steps along the mean gradient."],
+        [
+            "With every interval 1, IID and non-IID data train alike, at any cuts: every round steps along the mean "
+            "gradient. So cuts change the seconds of full synchronisation only; here they are (4, 7)."
+        ],
     )
 
 
@@ -151,17 +153,21 @@ def models(settings: Settings, found: Found) -> Result:
         of, target = _against_full_sync(settings, found, partition, MODELS)
         panels.append(curves(word, of, level=100 * target))
         rows += _rows(word, of, target)
-        gained = ahead(of["refined"], of[FULL_SYNC])
-        sooner, missed = slowdown(of[FULL_SYNC], of["refined"], target), times_to(of["refined"], target)
-        speed = f"{sooner.text(2)} as fast to {target:.0%}" if sooner.mean else f"{missed.text()} at {target:.0%}"
-        claims.append(
-            Claim(
-                f"the refined model plans within a point of full synchronisation, and faster ({word})",
+        sooner = slowdown(of[FULL_SYNC], of["refined"], target)
+        claims += [
+            as_accurate(
+                f"the refined model plans within a point of full synchronisation ({word})",
+                of["refined"],
+                of[FULL_SYNC],
                 "not in the paper",
-                f"{gained.text(1, '+')} points, {speed}",
-                HOLDS if gained.mean >= -1 and sooner.mean > 1 else IN_PART if gained.mean >= -1 else FAILS,
-            )
-        )
+            ),
+            Claim(
+                f"the refined model plans faster than full synchronisation ({word}), time to {target:.0%}",
+                "not in the paper",
+                sooner.text(2),
+                HOLDS if sooner.mean > 1 else FAILS,
+            ),
+        ]
     return Result(
         "models",
         f"Plans by the paper's drift model and by the refined one ({settings.dataset})",
@@ -287,7 +293,7 @@ def drift(settings: Settings, found: Found) -> Result:
         claims,
         [
             "Drift: the mean squared distance of a tier's sub-models from their mean, just before an average of a "
-            "planned run, intervals of 2 and more. Ratios are predicted / measured.",
+            "planned run, intervals of 2 and more; some 400 of each kind are drawn. Ratios are predicted / measured.",
             "The refined model is corrected by what was seen before, tier by tier. The paper's is a bound, with the "
             "constants of the last plan: where gradients have grown since, drift may exceed it.",
         ],

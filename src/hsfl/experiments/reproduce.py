@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.errors import HsflError
-from hsfl.experiments.recipe import Recipe
+from hsfl.experiments.benchmarks import PARTITIONS
+from hsfl.experiments.recipe import Key, Recipe
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings
 from hsfl.experiments.store import Store, content
@@ -66,7 +67,7 @@ def reproduce(
     runs: dict[str, _Wanted] = {}
     for name, of_recipe in wanted.items():
         for key, scenario in of_recipe.items():
-            runs.setdefault(_same(scenario), _Wanted(f"{name}: {', '.join(map(str, key))}", scenario))
+            runs.setdefault(_same(scenario), _Wanted(f"{name}: {_words(key, scenario)}", scenario))
     progress = Progress(total=len(runs), jobs=jobs)
     if jobs > 1:
         _side_by_side(runs, store, jobs, progress, on_progress)
@@ -169,6 +170,14 @@ def _cost(runs: Iterable[Run], costed: set[Path]) -> dict[str, Any]:
         "devices": sorted({str(e.get("device")) for e in environments}),
         "versions": sorted({f"torch {e.get('torch')}, Python {e.get('python')}" for e in environments}),
     }
+
+
+def _words(key: Key, scenario: Scenario) -> str:
+    """A key for people: the last part may be the seed."""
+    words = [PARTITIONS.get(str(part), str(part)) for part in key]
+    if key and type(key[-1]) is int and key[-1] == scenario.spec.training.seed:
+        words[-1] = f"seed {words[-1]}"
+    return ", ".join(words)
 
 
 def _same(scenario: Scenario) -> str:

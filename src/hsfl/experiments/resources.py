@@ -82,7 +82,7 @@ def _result(settings: Settings, found: Found, labels: tuple[str, ...], name: str
         panels.append(
             Panel(
                 "",
-                f"{kind} of all machines, times the paper's",
+                f"{kind} of all machines, times the scenario's",
                 f"minutes to {target:.0%}",
                 [
                     Series(

@@ -124,6 +124,12 @@ def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Style], width: flo
         _draw_series(axes, panel, series, looks[series.label], x, values)
     if panel.level is not None:
         axes.axhline(panel.level, color="0.3", linewidth=0.9, linestyle=(0, (4, 3)), zorder=2.5)
+        at: dict[str, Any] = {
+            "xy": (0.01, panel.level),
+            "xycoords": axes.get_yaxis_transform(),
+            "textcoords": "offset points",
+        }
+        axes.annotate(_tick(panel.level), xytext=(0, 2), fontsize=8, color="0.3", **at)
     if panel.diagonal:
         axes.axline((1, 1), (2, 2), color="0.3", linewidth=0.9, linestyle=(0, (4, 3)), zorder=2.5)
     if panel.kind == "bar" and panel.log_y and np.isfinite(axes.dataLim.minposy):  # or the least bar has no height
