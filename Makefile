@@ -6,7 +6,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 .PHONY: demo test lint quick bench docs clean
 
 demo: .venv/base  ## Plan the paper's system; train a small one, planned and naively, and compare
-	rm -rf out && mkdir out
+	mkdir -p out && cd out && rm -rf paper.png planned always rarely report
 	$(BIN)/hsfl plan paper --compare --plot out/paper.png
 	$(BIN)/hsfl train mnist-mini --out out/planned
 	$(BIN)/hsfl train mnist-mini --out out/always --strategy fixed --cuts 3,4 --intervals 1,1,1
