@@ -101,13 +101,12 @@ def reproduce(
         print("hsfl: stopped; the same command goes on from here", file=sys.stderr)
         raise SystemExit(130) from None
     shown = [out / f"{name}.json" for name in RECIPES if (out / f"{name}.json").exists()]
-    about = f"# Results\n\n{_QUICK}" if quick else "# Results"
+    about = "# Results"
+    if quick:
+        about += "\n\nA small model on small data: this shows that all of it runs, and says little about the paper."
     page = results_markdown([json.loads(path.read_text()) for path in shown], pictures=".", about=about)
     write_whole(out / "results.md", page.encode(), replace=True)
     _end(progress.seen, out)
-
-
-_QUICK = "The quick setting, a small model on small data: it shows that all this runs, and says little about the paper."
 
 
 def _about(settings: Settings) -> str:

@@ -167,8 +167,8 @@ def converged_time(settings: Settings, found: Found) -> Result:
             "has not by its end is taken there (column converged). The time to the common target is the sturdier "
             "figure.",
             f"The target allows {MORE_ERROR} times the final error of full synchronisation; a strategy that never gets "
-            "there counts with its whole time, so its ratio is a lower bound. The lower panels: for every "
-            "target that all seeds reach.",
+            "there counts with its whole time, so its ratio is a lower bound. The lower panels: for every target that "
+            "all seeds reach.",
         ],
     )
 

@@ -141,7 +141,7 @@ def _train(folder: Path, data: Path | None, scenarios: list[Scenario]) -> list[P
         _stopped.set()
         parent = multiprocessing.parent_process()
         if parent is not None and not parent.is_alive():
-            os._exit(130)
+            os._exit(130)  # or it would wait for more to do, forever
     return store.trained
 
 
