@@ -29,7 +29,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from hsfl.data.files import read_named
+from hsfl.data.official_files import read_named
 from hsfl.models import build, chain
 from hsfl.problem.profile import LayerProfile
 

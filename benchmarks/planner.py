@@ -25,7 +25,7 @@ from hsfl.planner.exact import ExactSolver, Solution
 from hsfl.planner.slowest import slowest_clients
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import LayerProfile
-from hsfl.problem.scenario import scenario_from_dict
+from hsfl.scenario.scenario import scenario_from_dict
 from hsfl.theory.objective import objective
 
 OUT = Path(__file__).with_suffix(".md")
@@ -56,7 +56,7 @@ def grown(num_clients: int, num_layers: int, num_tiers: int) -> Problem:
         for link in ("uplink", "downlink"):
             tier[link] = {"uniform": [370e6 * hosted, 400e6 * hosted]}
     raw["tiers"] = [device | {"entities": num_clients}, *middle, cloud | {"compute": 2.5e12 * num_clients}]
-    problem = scenario_from_dict(raw, "grown", None, scenario.measure).problem
+    problem = scenario_from_dict(raw, "grown", None, scenario.profiler).problem
     return with_layers(problem, num_layers)
 
 

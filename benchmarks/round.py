@@ -29,10 +29,10 @@ from torch import nn
 
 import hsfl
 from hsfl.engine import BACKENDS, Backend
-from hsfl.engine.arithmetic import arithmetic, casts
+from hsfl.engine.precision import arithmetic, casts
 from hsfl.models import build, chain, input_shape
-from hsfl.runs.task import prepare
-from hsfl.runs.train import start
+from hsfl.runs.preparing import prepare
+from hsfl.runs.training import start
 
 RULE = {"name": "sgd", "lr": 1e-4}
 MOMENTUM = RULE | {"momentum": 0.9}
@@ -369,7 +369,7 @@ def whole(device: str, blocks: int) -> str:
     settings |= {"strategy": "fixed", "cuts": list(CUTS[device]), "intervals": list(intervals), "rounds": every + count}
     settings |= {"checkpoint_every": 10**6, "learning_rate": 1e-3}
     overrides = chosen | {f"training.{key}": value for key, value in settings.items()}
-    scenario = hsfl.load_scenario(name, overrides, planning=False)
+    scenario = hsfl.load_scenario(name, overrides)
     scenario = replace(scenario, folder=Path(__file__).parent)
     ratios_, rounds = [], []
     for _ in range(max(3, blocks // 3)):

@@ -20,10 +20,10 @@ from typing import Any
 
 from hsfl.experiments.recipes import RECIPES
 from hsfl.problem.profile import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
-from hsfl.problem.scenario import CATALOG, DEFAULT_INPUT_SHAPES, scenario_names
-from hsfl.problem.template import field_reference
 from hsfl.problem.units import KINDS, parse
 from hsfl.report.results import results_markdown
+from hsfl.scenario.catalog import CATALOG, DEFAULT_INPUT_SHAPES, scenario_names
+from hsfl.scenario.template import field_reference
 
 DOCS = Path(__file__).parent
 EXPERIMENTS = DOCS.parent / "experiments"

@@ -82,7 +82,7 @@ class ShareOfTime:
 
     name = "share-of-time"
     replans = False
-    measures = False
+    needs_constants = False
 
     def __init__(self, share: float) -> None:
         self.share = share

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.problem.command import Command
+from tests.scenario.command import Command
 
 
 @pytest.fixture

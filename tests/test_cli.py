@@ -12,8 +12,8 @@ import pytest
 
 import hsfl
 from hsfl.problem.profile import LayerProfile
-from tests.problem.command import Command, contents, process
-from tests.problem.scenarios import SMALL, changed, write
+from tests.scenario.command import Command, contents, process
+from tests.scenario.scenarios import SMALL, changed, write
 
 DOCUMENTED = {
     *("scenario", "method", "status", "cuts", "intervals", "rounds", "split_latency_s", "aggregation_latency_s"),

@@ -175,7 +175,8 @@ def resolve(path: str) -> None:
 
 def named_in(page: Path) -> list[str]:
     packages = "|".join(sorted(ALLOWED.keys() - {"__init__", "__main__"}))
-    return re.findall(rf"`((?:{packages})(?:\.[A-Za-z_]\w*)+)`", prose(page))
+    found = re.findall(rf"`((?:{packages})(?:\.[A-Za-z_]\w*)+)`", prose(page))
+    return [name for name in found if not name.endswith(".toml")]
 
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=page_id)

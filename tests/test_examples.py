@@ -180,5 +180,5 @@ def test_own_model_trains_from_the_command(tmp_path: Path) -> None:
 
 
 def test_own_model_cannot_be_cut_inside_a_block() -> None:
-    scenario = hsfl.load_scenario(EXAMPLES / "own_model.toml", planning=False)
+    scenario = hsfl.load_scenario(EXAMPLES / "own_model.toml")
     assert scenario.profile.names == ("stem", "near", "far", "head")

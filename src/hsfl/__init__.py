@@ -12,11 +12,11 @@ from hsfl.errors import HsflError
 from hsfl.planner.result import Evaluation, PlanResult
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
-from hsfl.problem.scenario import Scenario, scenario_names
 from hsfl.runs.callback import Callback
-from hsfl.runs.run import Run
-
-__version__ = "0.1.0"
+from hsfl.runs.reading import Run
+from hsfl.scenario.catalog import scenario_names
+from hsfl.scenario.scenario import Scenario
+from hsfl.version import __version__
 
 __all__ = [
     "Callback",
@@ -27,6 +27,7 @@ __all__ = [
     "Problem",
     "Run",
     "Scenario",
+    "__version__",
     "backend",
     "compare",
     "estimate",

@@ -14,30 +14,28 @@ from hsfl.planner.result import Evaluation, PlanResult, evaluate_plan
 from hsfl.planner.solve import check_reachable, solve, solve_with_step
 from hsfl.problem.plan import Plan, make_plan
 from hsfl.problem.profile import LayerProfile
-from hsfl.problem.scenario import Scenario, read_scenario
-from hsfl.problem.schema import ModelSection
+from hsfl.scenario.reading import read_scenario
+from hsfl.scenario.scenario import Scenario
+from hsfl.scenario.schema import ModelSection
 
 if TYPE_CHECKING:
     from hsfl.engine import Backend
     from hsfl.problem.problem import Constants
     from hsfl.problem.strategy import Strategy
     from hsfl.runs.callback import Callback
-    from hsfl.runs.run import Run
+    from hsfl.runs.reading import Run
 
 
-def load_scenario(
-    path_or_name: str | Path, overrides: Mapping[str, Any] | None = None, *, planning: bool = True
-) -> Scenario:
+def load_scenario(path_or_name: str | Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
     """Read and check a scenario file, or a built-in scenario by name.
 
-    `overrides` replaces fields by path, for example ``{"tiers.device.uplink": "20 Mbps"}``. Raises `hsfl.HsflError`
-    with one sentence when anything is wrong. Without `planning`, for training, the convergence constants may be absent.
+    `overrides` replaces fields by path before the check, for example ``{"tiers.device.uplink": "20 Mbps"}``. Raises
+    `hsfl.HsflError` with one sentence when anything is wrong. The constants of the convergence bound may be absent:
+    planning says that it needs them, training measures its own.
     """
-    scenario = read_scenario(path_or_name, measure=measure_model)
-    if overrides:
-        scenario = scenario.with_overrides(overrides)
+    scenario = read_scenario(path_or_name, profile_model, overrides)
     with _naming(scenario):
-        _ = scenario.problem if planning else scenario.training_problem
+        _ = scenario.bare_problem
     return scenario
 
 
@@ -126,11 +124,11 @@ def backend(
     return BACKENDS[kind](layers, hosts, cuts, optimizer, **options)
 
 
-def _loaded(scenario: Scenario | str | Path, *, planning: bool = True) -> Scenario:
-    return scenario if isinstance(scenario, Scenario) else load_scenario(scenario, planning=planning)
+def _loaded(scenario: Scenario | str | Path) -> Scenario:
+    return scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
 
 
-def measure_model(model: ModelSection, folder: Path | None) -> LayerProfile:
+def profile_model(model: ModelSection, folder: Path | None) -> LayerProfile:
     """The profile of a model that has none in a file: build it and measure it, which needs torch."""
     from hsfl import models
 
@@ -157,10 +155,10 @@ def train(
     the scenario's. `callbacks` are subclasses of `hsfl.Callback`. `data` is a folder with data sets. Ctrl-C
     finishes the round, writes a checkpoint and raises KeyboardInterrupt; `hsfl.resume` goes on from there.
     """
-    scenario = _loaded(scenario, planning=False)
+    scenario = _loaded(scenario)
     if isinstance(strategy, str):
-        scenario, strategy = scenario.with_overrides({"training.strategy": strategy}), None
-    from hsfl.runs.train import start
+        scenario, strategy = scenario.with_overrides({"strategy.name": strategy}), None
+    from hsfl.runs.training import start
 
     return start(scenario, _path(out), strategy=strategy, callbacks=callbacks, data_folder=_path(data))
 
@@ -173,17 +171,17 @@ def resume(
     callbacks: Sequence[Callback] = (),
     data: str | Path | None = None,
 ) -> Run:
-    """Go on with a run from its last checkpoint; `overrides` may change when it ends (training.rounds and the like).
+    """Go on with a run from its last checkpoint; `overrides` may change when it ends (stopping.rounds and the like).
 
     A run with a strategy object of your own needs it again here.
     """
-    from hsfl.runs import resolved
-    from hsfl.runs.train import resume as go_on
+    from hsfl.runs import resuming
+    from hsfl.runs.training import resume as go_on
 
-    scenario, data_folder = resolved.read(Path(folder), measure_model)
+    scenario, data_folder = resuming.read(Path(folder), profile_model)
     if overrides:
         changed = scenario.with_overrides(overrides)
-        resolved.check_same(scenario, changed, Path(folder))
+        resuming.check_same(scenario, changed, Path(folder))
         scenario = changed
     return go_on(Path(folder), scenario, strategy=strategy, callbacks=callbacks, data_folder=_path(data) or data_folder)
 
@@ -196,9 +194,9 @@ def estimate(
     At its start, its middle and its end, after `rounds` rounds, each on `batches` mini-batches per client. The
     dissimilarity is that of every tier's entities, (M, L).
     """
-    from hsfl.runs.estimation import measure_constants
+    from hsfl.runs.estimating import measure_constants
 
-    return measure_constants(_loaded(scenario, planning=False), rounds, batches, _path(data))
+    return measure_constants(_loaded(scenario), rounds, batches, _path(data))
 
 
 def _path(path: str | Path | None) -> Path | None:

@@ -1,5 +1,8 @@
 """The errors a user can cause: each is one sentence that names what is wrong and what would be right."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class HsflError(Exception):
     """Base of every error hsfl raises on purpose; the command prints it and exits with code 2."""
@@ -27,3 +30,9 @@ class MissingExtraError(HsflError):
         super().__init__(
             f"{feature} needs an optional dependency: run pip install 'hsfl[{extra}]', or '.[{extra}]' in a checkout"
         )
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint at the most similar known word, in parentheses, or nothing."""
+    match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {match[0]}?)" if match else ""

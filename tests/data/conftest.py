@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hsfl.data import files
+from hsfl.data import official_files
 from hsfl.data.sources import SOURCES
 
 #: The folder of full data sets, for the tests that need them; taken away from everything else.
@@ -22,7 +22,7 @@ FULL_DATA = os.environ.get("HSFL_DATA")
 def no_other_data(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     monkeypatch.delenv("HSFL_DATA", raising=False)
     cache = tmp_path_factory.mktemp("cache")
-    monkeypatch.setattr(files, "cache_folder", lambda: cache)
+    monkeypatch.setattr(official_files, "cache_folder", lambda: cache)
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from hsfl.data import Dataset, available, load_dataset
-from hsfl.data.files import read_idx, write_idx
 from hsfl.data.mini import make
+from hsfl.data.official_files import read_idx, write_idx
 from hsfl.data.sources import BUILT_IN, IDX_FILES, SOURCES
 from hsfl.errors import HsflError, ScenarioError
-from hsfl.problem.schema import DataSection
+from hsfl.scenario.schema import DataSection
 from tests.data.conftest import cifar_files, idx, images, mnist_files, put
 
 
@@ -59,7 +59,7 @@ def test_cifar_is_read_with_its_channels(tmp_path: Path) -> None:
 def test_places_are_searched_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given, variable, cache = tmp_path / "given", tmp_path / "variable", tmp_path / "cache"
     monkeypatch.setenv("HSFL_DATA", str(variable))
-    monkeypatch.setattr("hsfl.data.files.cache_folder", lambda: cache)
+    monkeypatch.setattr("hsfl.data.official_files.cache_folder", lambda: cache)
     with pytest.raises(HsflError) as error:
         load(given, name="mnist")
     for expected in (str(given), str(variable), str(cache), "hsfl data get mnist", "--data DIR", "HSFL_DATA"):

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from hsfl.data import available, files
+from hsfl.data import available, official_files
 from hsfl.data.download import get
-from hsfl.data.files import read
+from hsfl.data.official_files import read
 from hsfl.data.sources import BUILT_IN, SOURCES
 from hsfl.errors import HsflError, MissingExtraError
 from tests.data.conftest import cifar_files, mnist_files, put
@@ -113,7 +113,7 @@ def test_a_download_has_the_official_layout(
 
 
 def test_the_cache_is_the_default_place(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("files", "download"):
+    for module in ("official_files", "download"):
         monkeypatch.setattr(f"hsfl.data.{module}.cache_folder", lambda: tmp_path / "new" / "cache")
     assert get("mnist", progress=False) == tmp_path / "new" / "cache" / "MNIST/raw"
     assert dict(available(None))["mnist"] == tmp_path / "new" / "cache" / "MNIST/raw"
@@ -225,7 +225,7 @@ def test_without_the_package_that_downloads(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "pooch", None)
     monkeypatch.delenv("HSFL_DATA", raising=False)
-    assert files.cache_folder() is None and files.search_folders(tmp_path) == [tmp_path]
+    assert official_files.cache_folder() is None and official_files.search_folders(tmp_path) == [tmp_path]
     for folder in (None, tmp_path):
         with pytest.raises(MissingExtraError, match=r"hsfl\[torch\]"):
             get("mnist", folder, progress=False)

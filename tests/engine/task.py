@@ -28,7 +28,7 @@ class Given:
     name: str = "given"
 
     @property
-    def measures(self) -> bool:
+    def needs_constants(self) -> bool:
         return self.replans
 
     def __post_init__(self) -> None:

@@ -244,7 +244,7 @@ def test_dropout_depends_on_the_client_and_not_on_its_group() -> None:
 
 
 def test_masks_keep_the_right_share() -> None:
-    from hsfl.engine.clients import SeededDropout, seed_dropout
+    from hsfl.engine.per_client import SeededDropout, seed_dropout
 
     dropout = SeededDropout(0.3, site=1)
     seed_dropout([dropout], [0, 1, 2], seed=1, round_=5)

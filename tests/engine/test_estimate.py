@@ -12,7 +12,7 @@ import hsfl
 from hsfl.engine.algorithm import Algorithm
 from hsfl.engine.estimate import Estimate, Measurement, probe
 from hsfl.problem.plan import Plan
-from hsfl.runs.task import prepare
+from hsfl.runs.preparing import prepare
 from hsfl.strategies import Named
 from hsfl.theory.convergence import bound
 from tests.engine.task import CLIENTS, Given, algorithm, layers, small_problem
@@ -124,14 +124,14 @@ class Measured(Named):
     """One plan throughout, but with the constants measured as for a planned one."""
 
     replans = True
-    measures = True
+    needs_constants = True
 
 
 @pytest.mark.parametrize("partition", ["iid", "shards"])
 @pytest.mark.parametrize("interval", [2, 10, 50])
 def test_the_refined_model_predicts_the_drift_on_mnist_mini(partition: str, interval: int) -> None:
     """Within a factor of 4 of what is measured before every average, once training has left its first plateau."""
-    scenario = hsfl.load_scenario("mnist-mini", {"data.partition": partition}, planning=False)
+    scenario = hsfl.load_scenario("mnist-mini", {"data.partition": partition})
     prepared = prepare(scenario, Measured("measured", (interval, interval, 1), (1, 3)))
     drifts = [
         seen

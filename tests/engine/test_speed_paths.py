@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import hsfl
-from hsfl.engine.arithmetic import arithmetic
+from hsfl.engine.precision import arithmetic
 from hsfl.errors import HsflError
 from tests.engine.test_backends import CLASSES, OPTIMIZERS, batch, layers, random_hosts
 

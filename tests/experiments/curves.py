@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hsfl.runs.run import Run
+from hsfl.runs.reading import Run
 
 
 def run(accuracies: Sequence[float], pace: float = 1.0, ended: str = "rounds", rounds: int | None = None) -> Run:
@@ -14,6 +14,6 @@ def run(accuracies: Sequence[float], pace: float = 1.0, ended: str = "rounds", r
         {"round": 10 * k, "time_s": 10 * k * pace, "accuracy": a, "bytes": {"up": 10 * k}}
         for k, a in enumerate(accuracies)
     ]
-    training = {"rounds": rounds or metrics[-1]["round"], "evaluate_every": 10}
+    scenario = {"stopping": {"rounds": rounds or metrics[-1]["round"]}, "execution": {"evaluate_every": 10}}
     plans = [{"cuts": [1, 2], "intervals": [1, 1, 1]}]
-    return Run(Path("x"), {"training": training}, "", {}, metrics, plans, None, {"ended": ended})
+    return Run(Path("x"), scenario, "", {}, metrics, plans, None, {"ended": ended})

@@ -19,7 +19,7 @@ from rich.console import Console
 from hsfl.experiments.recipes import RECIPES
 from hsfl.experiments.reproduce import Progress
 from hsfl.report.progress import RunsProgress
-from hsfl.runs.run import Run
+from hsfl.runs.reading import Run
 
 
 def test_a_figure_is_written_with_its_page(command, tmp_path) -> None:
@@ -44,9 +44,9 @@ def test_the_list_has_every_recipe(command) -> None:
     [
         ([], "name what to reproduce: all, or some of fig2a"),
         (["fig10"], "fig10: no such figure"),
-        (["fig2c", "--device", "tpu"], "training.device = 'tpu'"),
+        (["fig2c", "--device", "tpu"], "execution.device = 'tpu'"),
         (["fig2c", "--seeds", "0"], "--seeds"),
-        (["fig2c", "--precision", "fp8"], 'training.precision = "fp8"'),
+        (["fig2c", "--precision", "fp8"], 'execution.precision = "fp8"'),
         (["fig2c", "--out", sys.executable], f"{sys.executable}: there is a file; choose another folder"),
     ],
 )

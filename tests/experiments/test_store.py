@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 import hsfl
-from hsfl.experiments.measures import evaluations, final_accuracy
 from hsfl.experiments.recipe import Recipe
 from hsfl.experiments.reproduce import reproduce
 from hsfl.experiments.resources import strategies_runs, trees_runs
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings, client_edge, scaled
+from hsfl.experiments.statistics import evaluations, final_accuracy
 from hsfl.experiments.store import DIVERGED, Store, content
-from hsfl.problem.scenario import Scenario
+from hsfl.scenario.scenario import Scenario
 
 SETTINGS = Settings(quick=True, seeds=(0,))
-SHORT = {"training.rounds": 4, "training.evaluate_every": 2, "training.replan_every": 2}
+SHORT = {"stopping.rounds": 4, "execution.evaluate_every": 2, "strategy.replan_every": 2}
 
 
 def short(strategy: str = "HSFL", seed: int = 0, **changes: object) -> Scenario:
-    overrides = {**SHORT, "training.strategy": strategy} | {f"training.{k}": v for k, v in changes.items()}
+    overrides = {**SHORT, "strategy.name": strategy} | {k.replace("__", "."): v for k, v in changes.items()}
     return SETTINGS.scenario("mnist-mini", "shards", seed, overrides)
 
 
@@ -54,21 +54,21 @@ def test_what_changes_the_weights_changes_the_content() -> None:
     one = content(short())
     same = [
         scaled(short(), 2, 3),
-        short(device="cpu", checkpoint_every=7),
+        short(execution__device="cpu", execution__checkpoint_every=7),
         SETTINGS.scenario("mnist-mini", "shards", 0, {**SHORT, "convergence.smoothness": 9.0, "name": "other"}),
     ]
     other = [
         short(seed=1),
         short("RMA+MS"),
-        short(learning_rate=0.5),
-        short(rounds=5),
+        short(training__learning_rate=0.5),
+        short(stopping__rounds=5),
         client_edge(short()),
         SETTINGS.scenario("mnist-mini", "iid", 0, SHORT),
         SETTINGS.scenario("mnist-mini", "shards", 0, {**SHORT, "convergence.slack": 1.0}),
     ]
     assert {content(scenario) for scenario in same} == {one}
     assert len({one, *map(content, other)}) == 1 + len(other)
-    random = [content(short("RMA+RMS", strategy_seed=seed)) for seed in (0, 1)]
+    random = [content(short("RMA+RMS", strategy__seed=seed)) for seed in (0, 1)]
     assert random[0] == content(short("RMA+RMS")) != random[1]
 
 
@@ -137,7 +137,7 @@ def test_recipes_share_runs(tmp_path: Path) -> None:
 
 
 def test_a_run_that_diverges_is_a_result_too(tmp_path: Path) -> None:
-    wild = short("fixed", learning_rate=1e9, cuts=[1, 3], intervals=[1, 1, 1])
+    wild = short("fixed", training__learning_rate=1e9, strategy__cuts=[1, 3], strategy__intervals=[1, 1, 1])
     store = Store(tmp_path)
     run = store.run(wild)
     assert run.summary is not None and run.summary["ended"] == DIVERGED

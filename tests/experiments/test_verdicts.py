@@ -11,7 +11,7 @@ from hsfl.experiments.recipe import Found
 from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Result
 from hsfl.experiments.settings import Settings
 from hsfl.experiments.store import DIVERGED
-from hsfl.runs.run import Run
+from hsfl.runs.reading import Run
 from tests.experiments.curves import run
 
 SETTINGS = Settings(quick=True, seeds=(0, 1, 2))

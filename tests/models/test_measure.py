@@ -14,8 +14,8 @@ from torch import nn
 from hsfl.errors import ModelError
 from hsfl.models import NAMES, build, example_input, input_shape, peak_flops, profile, time_layers
 from hsfl.problem.profile import OPTIONAL_COLUMNS, LayerProfile
-from hsfl.problem.scenario import DEFAULT_INPUT_SHAPES
-from hsfl.problem.schema import ModelSection
+from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES
+from hsfl.scenario.schema import ModelSection
 
 SHIPPED = sorted(file.name for file in (files("hsfl") / "catalog" / "profiles").iterdir() if file.name.endswith(".csv"))
 

@@ -23,7 +23,7 @@ def test_ams_equals_enumeration() -> None:
         allowed = [
             c
             for c in combinations(range(1, 8), 2)
-            if (Terms.of(problem).segments.index[[0, 1, 2], [0, *c], [*c, 8]] >= 0).all()
+            if (Terms.from_problem(problem).segments.index[[0, 1, 2], [0, *c], [*c, 8]] >= 0).all()
         ]
         assert fastest_round_cuts(problem) == min(allowed, key=lambda c: float(split_latency(problem, c)))
 
@@ -39,7 +39,7 @@ def test_random_intervals_are_uniform_from_1_to_25() -> None:
 
 def test_random_cuts_are_uniform_over_3_to_14() -> None:
     """The paper's range for its 16 layers: 12 places, 66 pairs."""
-    segments = Terms.of(hsfl.load_scenario("paper").problem).segments
+    segments = Terms.from_problem(hsfl.load_scenario("paper").problem).segments
     rng = np.random.default_rng(0)
     drawn = [random_cuts(segments, rng) for _ in range(6600)]
     counts = {c: drawn.count(c) for c in set(drawn)}

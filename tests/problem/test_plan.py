@@ -7,7 +7,7 @@ import pytest
 
 import hsfl
 from hsfl.problem.plan import NEVER, Plan, make_plan
-from tests.problem.scenarios import load
+from tests.scenario.scenarios import load
 
 SHAPE = {"entities": (6, 2, 1), "num_layers": 5}
 

@@ -16,7 +16,7 @@ from hsfl.problem.profile import (
     REQUIRED_COLUMNS,
     LayerProfile,
 )
-from hsfl.problem.scenario import CATALOG
+from hsfl.scenario.catalog import CATALOG
 
 HEADER = "name,forward_flops,backward_flops,activation_bits,gradient_bits,parameter_bits,optimizer_bits"
 GOOD = f"{HEADER}\nconv,10,20,30,40,50,0\nfc,1,2,3,4,5,0\n"

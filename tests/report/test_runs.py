@@ -17,8 +17,8 @@ from rich.console import Console
 from hsfl.errors import HsflError, MissingExtraError
 from hsfl.report.page import common_target, differences, headline, render, run_labels, summary_rows, what_you_see
 from hsfl.report.runs import draw_accuracy, draw_drift, draw_labels, draw_loss, draw_plans, runs_table, write_report
-from hsfl.runs.run import Run
-from tests.runs.test_run import LAYERS, write_run
+from hsfl.runs.reading import Run
+from tests.runs.test_reading import LAYERS, write_run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 VOID = {"meta", "img", "br", "link"}
@@ -198,10 +198,10 @@ def test_runs_that_were_never_evaluated_are_reported(tmp_path):
 
 
 def test_what_differs_is_named(three):
-    assert differences(three) == ["training.strategy"]
+    assert differences(three) == ["strategy.name"]
     text = what_you_see(three)
     assert "the model vgg11 trained on the data mnist-mini over 4 device → 2 edge → 1 cloud." in text
-    assert "Their scenarios differ in training.strategy." in text
+    assert "Their scenarios differ in strategy.name." in text
     assert "Sent until then: planned 1.08 GB, random 1.2 GB, fixed 1.2 GB." in text
     assert "Their scenarios are the same." in what_you_see([three[0], three[0]])
 

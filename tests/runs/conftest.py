@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from hsfl.data import files
-from tests.problem.scenarios import changed, to_toml
+from hsfl.data import official_files
+from tests.scenario.scenarios import changed, to_toml
 
 TASK = """\
 import torch
@@ -45,13 +45,10 @@ TINY: dict[str, Any] = {
         "learning_rate": 0.05,
         "optimizer": "momentum",
         "momentum": 0.5,
-        "rounds": 30,
-        "evaluate_every": 4,
-        "checkpoint_every": 3,
-        "replan_every": 3,
-        "probe_batches": 2,
-        "device": "cpu",
     },
+    "stopping": {"rounds": 30},
+    "strategy": {"replan_every": 3, "probe_batches": 2},
+    "execution": {"evaluate_every": 4, "checkpoint_every": 3, "device": "cpu"},
     "tiers": [
         {
             "name": "device",
@@ -77,7 +74,7 @@ TINY: dict[str, Any] = {
     "data": {"factory": "task:data", "partition": "dirichlet"},
     "dynamics": {"redraw_every": 3},
 }
-FIXED = {"training.strategy": "fixed", "training.cuts": [1, 3], "training.intervals": [2, 4, 1]}
+FIXED = {"strategy.name": "fixed", "strategy.cuts": [1, 3], "strategy.intervals": [2, 4, 1]}
 
 Write = Callable[..., Path]
 
@@ -86,7 +83,7 @@ Write = Callable[..., Path]
 def only_built_in_data(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     monkeypatch.delenv("HSFL_DATA", raising=False)
     cache = tmp_path_factory.mktemp("cache")
-    monkeypatch.setattr(files, "cache_folder", lambda: cache)
+    monkeypatch.setattr(official_files, "cache_folder", lambda: cache)
 
 
 def write_tiny(folder: Path, changes: Mapping[str, Any] | None = None, name: str = "tiny.toml") -> Path:
@@ -154,7 +151,7 @@ class Process:
 
 _FORKS = multiprocessing.get_context("forkserver")
 #: What takes seconds to import is imported once and not in every process.
-_FORKS.set_forkserver_preload([__name__, "hsfl.cli", "hsfl.runs.train", "torch._dynamo"])
+_FORKS.set_forkserver_preload([__name__, "hsfl.cli", "hsfl.runs.training", "torch._dynamo"])
 
 
 @pytest.fixture

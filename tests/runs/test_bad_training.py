@@ -14,37 +14,37 @@ import hsfl
 from hsfl import models
 from hsfl.files import write_whole
 from hsfl.strategies import Named
-from tests.problem.command import contents
-from tests.problem.scenarios import ABSENT
 from tests.runs.conftest import FIXED, rounds_of, write_tiny
+from tests.scenario.command import contents
+from tests.scenario.scenarios import ABSENT
 
 SET = "--set"
 FIX = ("--strategy", "fixed", "--intervals", "2,4,1")
 BAD = {
-    "unknown strategy": (["--strategy", "HFSL"], r"training.strategy = 'HFSL': no such strategy \(did you mean HSFL"),
+    "unknown strategy": (["--strategy", "HFSL"], r"strategy.name = 'HFSL': no such strategy \(did you mean HSFL"),
     "too few cuts": ([*FIX, "--cuts", "1"], r"cuts.*\[1\].* 2 "),
     "too many intervals": (["--strategy", "fixed", "--cuts", "1,2", "--intervals", "1,1,1,1"], "intervals.* 3 "),
     "cuts that fall": ([*FIX, "--cuts", "3,1"], "cuts"),
     "a cut behind the model": ([*FIX, "--cuts", "1,9"], "cuts.*4 layers"),
     "cuts that are no numbers": ([*FIX, "--cuts", "1,x"], "--cuts 1,x: write whole numbers"),
-    "fixed without cuts": (FIX, "training.cuts is missing"),
-    "fixed without intervals": (["--strategy", "fixed", "--cuts", "1,2"], "training.intervals is missing"),
+    "fixed without cuts": (FIX, "strategy.cuts is missing"),
+    "fixed without intervals": (["--strategy", "fixed", "--cuts", "1,2"], "strategy.intervals is missing"),
     "cuts for a random strategy": (
         ["--strategy", "rma+rms", "--cuts", "1,2"],
-        "training.cuts: .* chooses its own cuts",
+        "strategy.cuts: .* chooses its own cuts",
     ),
     "no such data": ([SET, "data.name=mnist"], "hsfl data get mnist"),
     "unknown data": ([SET, "data.name=mnits"], "data.name"),
-    "no CUDA": (["--device", "cuda"], "training.device = 'cuda': there is no CUDA here"),
-    "a strange device": (["--device", "tpu"], "training.device = 'tpu': write cpu, cuda"),
+    "no CUDA": (["--device", "cuda"], "execution.device = 'cuda': there is no CUDA here"),
+    "a strange device": (["--device", "tpu"], "execution.device = 'tpu': write cpu, cuda"),
     "tf32 on the CPU": (["--precision", "tf32"], "tf32.*only on CUDA"),
-    "unknown precision": (["--precision", "fp8"], "training.precision"),
-    "unknown backend": (["--backend", "fast"], "training.backend"),
-    "a strange unit": (["--time", "2 parsecs"], "training.time_limit.*parsecs"),
-    "no time": (["--time", "0 s"], "training.time_limit"),
-    "an accuracy in percent": (["--until-accuracy", "90"], "training.until_accuracy = 90"),
+    "unknown precision": (["--precision", "fp8"], "execution.precision"),
+    "unknown backend": (["--backend", "fast"], "execution.backend"),
+    "a strange unit": (["--time", "2 parsecs"], "stopping.time_limit.*parsecs"),
+    "no time": (["--time", "0 s"], "stopping.time_limit"),
+    "an accuracy in percent": (["--until-accuracy", "90"], "stopping.until_accuracy = 90"),
     "an accuracy in words": (["--until-accuracy", "high"], "--until-accuracy"),
-    "negative rounds": (["--rounds", "-5"], "training.rounds = -5"),
+    "negative rounds": (["--rounds", "-5"], "stopping.rounds = -5"),
     "half a round": (["--rounds", "2.5"], "--rounds"),
     "negative seed": (["--seed", "-1"], "training.seed = -1"),
     "a profile has no weights": (
@@ -54,7 +54,7 @@ BAD = {
     "no trace": ([SET, "dynamics.trace=none.csv"], r"dynamics.trace = 'none.csv': cannot be read \(No such file"),
     "a bad trace": ([SET, "dynamics.trace=trace.csv"], r"trace.csv', line 2: no tier 'devise' \(did you mean device\?"),
     "a misspelt field": ([SET, "training.learning_rat=1"], r"unknown field training.learning_rat \(did you mean lear"),
-    "no field": ([SET, "training.rounds"], "write FIELD=VALUE"),
+    "no field": ([SET, "stopping.rounds"], "write FIELD=VALUE"),
     "no target": ([SET, "convergence={}"], "convergence has neither target nor rounds"),
     "a target out of reach": ([SET, "convergence.target=1e-9"], "target"),
     "no memory": ([SET, "tiers.device.memory=1 bit"], "memory"),
@@ -115,7 +115,7 @@ def test_a_scenario_without_data_or_without_a_file(command, here, tiny):
 @pytest.fixture
 def run(command, tiny, tmp_path) -> Path:
     """A run that has ended."""
-    hsfl.train(tiny(FIXED | {"training.rounds": 4}), out=tmp_path / "run")
+    hsfl.train(tiny(FIXED | {"stopping.rounds": 4}), out=tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -130,8 +130,8 @@ def test_an_existing_run_is_not_overwritten(command, tmp_path, run):
         (["--seed", "3"], "training.seed is not set in this run, but 3 now"),
         ([SET, "training.learning_rate=0.5"], "training.learning_rate is 0.05 in this run, but 0.5 now"),
         ([SET, "tiers.device.uplink=1 Mbps"], "tiers.device.uplink.* in this run, but '1 Mbps' now"),
-        (["--cuts", "1,2"], r"training.cuts is \[1, 3\] in this run, but \[1, 2\] now"),
-        (["--strategy", "hsfl"], "training.(cuts|strategy) is .+ in this run, but .+ now"),
+        (["--cuts", "1,2"], r"strategy.cuts is \[1, 3\] in this run, but \[1, 2\] now"),
+        (["--strategy", "hsfl"], "strategy.(cuts|name) is .+ in this run, but .+ now"),
     ],
 )
 @pytest.mark.parametrize("scenario", [[], ["tiny.toml"]], ids=["the run's", "a file"])
@@ -149,13 +149,13 @@ def test_a_changed_scenario_file_is_noticed_and_its_stopping_rules_count(command
     write_tiny(tmp_path, FIXED | {"training.batch_size": 3})
     said = refused(command, tmp_path, "train", "tiny.toml", "--resume", run)
     assert "training.batch_size is 2 in this run, but 3 now" in said
-    write_tiny(tmp_path, FIXED | {"training.rounds": 6})
+    write_tiny(tmp_path, FIXED | {"stopping.rounds": 6})
     assert command("train", "tiny.toml", "--resume", run).code == 0
     assert hsfl.Run.load(run).summary["rounds"] == 6
 
 
 def test_a_run_in_use_is_left_alone(command, spawn, tiny, tmp_path):
-    tiny(FIXED | {"training.rounds": 10**6})
+    tiny(FIXED | {"stopping.rounds": 10**6})
     run = tmp_path / "run"
     running = spawn("train", "tiny.toml", "--out", run)
     running.wait_for(lambda: rounds_of(run) > 2)
@@ -174,7 +174,7 @@ def test_a_refused_resume_frees_the_run(command, tmp_path, run):
 
 
 def test_two_runs_that_start_together_get_two_folders(spawn, tiny, tmp_path):
-    tiny(FIXED | {"training.rounds": 3})
+    tiny(FIXED | {"stopping.rounds": 3})
     both = [spawn("train", "tiny.toml") for _ in range(2)]
     assert [process.wait() for process in both] == [0, 0]
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["tiny-fixed-1", "tiny-fixed-2"]
@@ -200,7 +200,7 @@ def test_a_folder_that_could_not_be_filled_leaves_no_trace(command, here, monkey
             raise hsfl.HsflError("no room")
         write_whole(path, data, **options)
 
-    monkeypatch.setattr("hsfl.runs.folder.write_whole", write)
+    monkeypatch.setattr("hsfl.runs.writing.write_whole", write)
     assert refused(command, here, "train", "tiny.toml", "--out", "run") == "hsfl: no room"
     (here / "empty").mkdir()
     assert refused(command, here, "train", "tiny.toml", "--out", "empty") == "hsfl: no room"
@@ -212,8 +212,9 @@ def test_a_folder_that_could_not_be_filled_leaves_no_trace(command, here, monkey
 def test_a_loss_that_is_no_number_stops_with_round_client_and_hint(
     command, tiny, tmp_path, strategy, every, rate, decay
 ):
-    changes = {"learning_rate": rate, "weight_decay": decay, "checkpoint_every": every, "evaluate_every": 10**6}
-    tiny({f"training.{key}": value for key, value in changes.items()} | strategy)
+    changes = {"training.learning_rate": rate, "training.weight_decay": decay}
+    changes |= {"execution.checkpoint_every": every, "execution.evaluate_every": 10**6}
+    tiny(changes | strategy)
     ended = command("train", "tiny.toml", "--out", "run")
     assert ended.code == 2
     said = re.fullmatch(

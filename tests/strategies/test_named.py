@@ -20,7 +20,7 @@ from hsfl.strategies import NAMES, Named, make_strategy
 from hsfl.theory.latency import split_latency
 
 ASKED = range(0, 40_000, 10)  # rounds at which a strategy is asked
-GIVEN = {"PSL": {"training.cuts": [3, 8]}, "FIXED": {"training.cuts": [3, 8], "training.intervals": [5, 2, 1]}}
+GIVEN = {"PSL": {"strategy.cuts": [3, 8]}, "FIXED": {"strategy.cuts": [3, 8], "strategy.intervals": [5, 2, 1]}}
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,8 @@ def problem() -> Problem:
 
 
 def named(name: str, **overrides: object) -> Named:
-    given = GIVEN.get(name.upper(), {}) | {f"training.{key}": value for key, value in overrides.items()}
-    strategy = make_strategy(hsfl.load_scenario("paper", {"training.strategy": name, **given}))
+    given = GIVEN.get(name.upper(), {}) | {key.replace("__", "."): value for key, value in overrides.items()}
+    strategy = make_strategy(hsfl.load_scenario("paper", {"strategy.name": name, **given}))
     assert isinstance(strategy, Named)
     return strategy
 
@@ -49,7 +49,7 @@ def test_names_work_in_any_case_and_proposals_are_plans(name: str, problem: Prob
     assert len(plan.cuts) == 2
     assert strategy.propose(problem, plan, 0) == plan  # no state
     planned = {"HSFL", "RMA+MS", "MA+RMS"}
-    assert strategy.measures == (name in planned)
+    assert strategy.needs_constants == (name in planned)
     assert strategy.replans == (name not in {"PSL", "fixed"})
 
 
@@ -133,9 +133,9 @@ def test_psl_never_averages(problem: Problem) -> None:
 
 
 def test_hsfl_keeps_what_is_given(problem: Problem) -> None:
-    plan = named("HSFL", cuts=[3, 8]).propose(problem, None, 0)
+    plan = named("HSFL", strategy__cuts=[3, 8]).propose(problem, None, 0)
     assert plan == hsfl.Plan((3, 8), ExactSolver(problem).best_intervals((3, 8)))
-    plan = named("HSFL", intervals=[10, 4, 1]).propose(problem, None, 0)
+    plan = named("HSFL", strategy__intervals=[10, 4, 1]).propose(problem, None, 0)
     assert plan == ExactSolver(problem).solve((10, 4, 1)).plan
 
 
@@ -143,24 +143,25 @@ def test_draws_have_a_seed_of_their_own(problem: Problem) -> None:
     def plans(**seeds: int) -> list[hsfl.Plan]:
         return [named("RMA+RMS", **seeds).propose(problem, None, round_) for round_ in range(5)]
 
-    assert plans(seed=3) == plans(strategy_seed=3) == plans(seed=9, strategy_seed=3) != plans(seed=9)
+    assert plans(training__seed=3) == plans(strategy__seed=3) != plans(training__seed=9)
+    assert plans(training__seed=9, strategy__seed=3) == plans(strategy__seed=3)
 
 
 @pytest.mark.parametrize(
-    ("training", "message"),
+    ("given", "message"),
     [
-        ({"strategy": "RMA"}, r"training.strategy = 'RMA': no such strategy.*there are HSFL.*package.module:Class"),
-        ({"strategy": "MA+RMS", "cuts": [3, 8]}, "training.cuts: strategy = 'MA\\+RMS' chooses its own cuts; remove"),
-        ({"strategy": "PSL", "cuts": [3, 8], "intervals": [1, 1, 1]}, "training.intervals: strategy = 'PSL' chooses"),
-        ({"strategy": "PSL"}, "training.cuts is missing; strategy = 'PSL' needs cuts"),
-        ({"strategy": "fixed", "cuts": [3, 8]}, "training.intervals is missing; .* needs intervals and cuts"),
-        ({"cuts": [3, 8], "intervals": [1, 1, 1]}, "training.cuts and training.intervals: .* plans at least one"),
-        ({"strategy": "nowhere:Mine"}, "training.strategy = 'nowhere:Mine': no module nowhere in"),
-        ({"strategy": "types:SimpleNamespace"}, "a SimpleNamespace has no name; a strategy needs name, replans"),
+        ({"name": "RMA"}, r"strategy.name = 'RMA': no such strategy.*there are HSFL.*package.module:Class"),
+        ({"name": "MA+RMS", "cuts": [3, 8]}, "strategy.cuts: name = 'MA\\+RMS' chooses its own cuts; remove"),
+        ({"name": "PSL", "cuts": [3, 8], "intervals": [1, 1, 1]}, "strategy.intervals: name = 'PSL' chooses"),
+        ({"name": "PSL"}, "strategy.cuts is missing; name = 'PSL' needs cuts"),
+        ({"name": "fixed", "cuts": [3, 8]}, "strategy.intervals is missing; .* needs intervals and cuts"),
+        ({"cuts": [3, 8], "intervals": [1, 1, 1]}, "strategy.cuts and strategy.intervals: .* plans at least one"),
+        ({"name": "nowhere:Mine"}, "strategy.name = 'nowhere:Mine': no module nowhere in"),
+        ({"name": "types:SimpleNamespace"}, "a SimpleNamespace has no name; a strategy needs name, replans"),
     ],
 )
-def test_what_cannot_be_is_said(training: dict[str, object], message: str) -> None:
-    scenario = hsfl.load_scenario("paper", {f"training.{key}": value for key, value in training.items()})
+def test_what_cannot_be_is_said(given: dict[str, object], message: str) -> None:
+    scenario = hsfl.load_scenario("paper", {f"strategy.{key}": value for key, value in given.items()})
     with pytest.raises(ScenarioError, match=message):
         make_strategy(scenario)
 
@@ -169,7 +170,7 @@ def test_ones_own_class_is_found_beside_the_scenario(tmp_path, monkeypatch) -> N
     source = """
     from hsfl import Plan
     class Mine:
-        name, replans, measures = "mine", False, False
+        name, replans, needs_constants = "mine", False, False
         def propose(self, problem, current, round_):
             return Plan((1, 2), (1, 1, 1))
         def averages(self, plan, tier, rounds):
@@ -177,8 +178,8 @@ def test_ones_own_class_is_found_beside_the_scenario(tmp_path, monkeypatch) -> N
     """
     (tmp_path / "ideas_of_mine.py").write_text("\n".join(line[4:] for line in source.splitlines()))
     hsfl_file = tmp_path / "s.toml"
-    scenario = hsfl.load_scenario("mnist-mini", {"training.rounds": 5, "training.strategy": "ideas_of_mine:Mine"})
-    from hsfl.problem.template import scenario_text
+    scenario = hsfl.load_scenario("mnist-mini", {"stopping.rounds": 5, "strategy.name": "ideas_of_mine:Mine"})
+    from hsfl.scenario.template import scenario_text
 
     hsfl_file.write_text(scenario_text(scenario.raw))
     run = hsfl.train(hsfl_file, out=tmp_path / "run")
@@ -192,7 +193,7 @@ def test_a_strategy_s_draws_leave_the_mini_batches_alone(tmp_path) -> None:
     """The first rounds, before anything is averaged, have the same losses whoever drew which intervals."""
     losses = []
     for seed in (1, 2):
-        overrides = {"training.strategy": "RMA+RMS", "training.rounds": 1, "training.strategy_seed": seed}
+        overrides = {"strategy.name": "RMA+RMS", "stopping.rounds": 1, "strategy.seed": seed}
         run = hsfl.train(hsfl.load_scenario("mnist-mini", overrides), out=tmp_path / str(seed))
         losses.append(run.metrics[-1]["loss"])
         assert np.isfinite(losses[-1])
@@ -202,7 +203,7 @@ def test_a_strategy_s_draws_leave_the_mini_batches_alone(tmp_path) -> None:
 class Wrong:
     """Each attribute of a strategy, wrong in one way."""
 
-    name, replans, measures = "wrong", False, False
+    name, replans, needs_constants = "wrong", False, False
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -226,6 +227,6 @@ class Wrong:
     ],
 )
 def test_mistakes_of_ones_own_strategy_are_one_sentence(strategy: object, message: str, tmp_path) -> None:
-    scenario = hsfl.load_scenario("mnist-mini", {"training.rounds": 2})
+    scenario = hsfl.load_scenario("mnist-mini", {"stopping.rounds": 2})
     with pytest.raises(ScenarioError, match=message):
         hsfl.train(scenario, strategy=strategy, out=tmp_path / "run")

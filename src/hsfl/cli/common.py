@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-import hsfl
 from hsfl.errors import HsflError
+from hsfl.version import __version__
 
 app = typer.Typer(
     help="Hierarchical split federated learning: plan where to cut a model over tiers of machines and how often to "
@@ -36,7 +36,7 @@ SetOption = Annotated[
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"hsfl {hsfl.__version__}")
+        print(f"hsfl {__version__}")
         raise typer.Exit
 
 

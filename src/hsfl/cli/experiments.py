@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import hsfl
 from hsfl.cli.common import app, show, warnings_in_one_line
 from hsfl.cli.training import DataOption
-from hsfl.errors import HsflError
+from hsfl.errors import HsflError, nearest
 from hsfl.files import write_whole
-from hsfl.problem.messages import nearest
+from hsfl.version import __version__
 
 if TYPE_CHECKING:
     from hsfl.experiments.reproduce import Progress
@@ -75,8 +74,8 @@ def reproduce(
     from hsfl.experiments.store import Store
     from hsfl.report.progress import RunsProgress
     from hsfl.report.results import result_tables, results_markdown, write_result
-    from hsfl.runs.interrupt import stops_at_once
-    from hsfl.runs.task import choose_device
+    from hsfl.runs.interrupting import stops_at_once
+    from hsfl.runs.preparing import choose_device
 
     on_gpu = choose_device(device).type == "cuda"
     jobs = jobs or (1 if on_gpu else os.cpu_count() or 1)
@@ -111,7 +110,7 @@ def reproduce(
 
 def _about(settings: Settings) -> str:
     return (
-        f"Made by `hsfl {' '.join(sys.argv[1:])}` (hsfl {hsfl.__version__}), "
+        f"Made by `hsfl {' '.join(sys.argv[1:])}` (hsfl {__version__}), "
         f"{'the quick setting' if settings.quick else 'full size'}."
     )
 

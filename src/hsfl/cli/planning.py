@@ -13,7 +13,9 @@ from hsfl.cli.common import ScenarioArgument, SetOption, app, assignment, show, 
 from hsfl.errors import HsflError
 from hsfl.files import write_whole
 from hsfl.planner.result import PlanResult
-from hsfl.problem.scenario import DEFAULT_INPUT_SHAPES, Scenario, read_scenario, scenario_names, shipped_profile
+from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES, scenario_names, shipped_profile
+from hsfl.scenario.reading import read_scenario
+from hsfl.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
     from hsfl.planner.baselines import Alternative
@@ -101,7 +103,7 @@ def init(
     ] = "paper",
 ) -> None:
     """Write a scenario file with every field explained, to make your own."""
-    from hsfl.problem.template import scenario_text
+    from hsfl.scenario.template import scenario_text
 
     if source not in scenario_names():
         raise HsflError(f"--from {source}: no such built-in scenario; there are {', '.join(scenario_names())}")
@@ -160,7 +162,7 @@ def profile(
 
 
 def _builtin(name: str) -> Scenario:
-    return read_scenario(name, api.measure_model)
+    return read_scenario(name, api.profile_model)
 
 
 def _shape(text: str) -> tuple[int, ...]:

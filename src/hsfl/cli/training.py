@@ -80,19 +80,19 @@ def train(
 ) -> None:
     """Train a scenario on the simulated clock, into a folder; Ctrl-C stops it, --resume goes on."""
     given: dict[str, Any] = {
-        "rounds": rounds,
-        "time_limit": time,
-        "until_accuracy": until_accuracy,
-        "until_converged": until_converged or None,
-        "strategy": strategy,
-        "cuts": _numbers(cuts, "--cuts"),
-        "intervals": _numbers(intervals, "--intervals"),
-        "backend": backend,
-        "device": device,
-        "precision": precision,
-        "seed": seed,
+        "stopping.rounds": rounds,
+        "stopping.time_limit": time,
+        "stopping.until_accuracy": until_accuracy,
+        "stopping.until_converged": until_converged or None,
+        "strategy.name": strategy,
+        "strategy.cuts": _numbers(cuts, "--cuts"),
+        "strategy.intervals": _numbers(intervals, "--intervals"),
+        "execution.backend": backend,
+        "execution.device": device,
+        "execution.precision": precision,
+        "training.seed": seed,
     }
-    overrides = {f"training.{key}": value for key, value in given.items() if value is not None}
+    overrides = {field: value for field, value in given.items() if value is not None}
     overrides |= dict(assignment(text, "--set") for text in set_ or [])
     if resume is None and scenario is None:
         raise HsflError("name a scenario to train (hsfl scenarios), or a run to go on with: --resume DIR")
@@ -106,17 +106,17 @@ def train(
     with warnings_in_one_line(), _interrupts_that_say_how_to_go_on():
         if resume is None:
             assert scenario is not None
-            loaded = api.load_scenario(scenario, overrides, planning=False)
+            loaded = api.load_scenario(scenario, overrides)
             if sys.stdout.isatty():  # someone waits; a log tells what was trained
                 show(f"Preparing {loaded.name}: model, data, first evaluation and plan")
             api.train(loaded, callbacks=callbacks, out=out, data=data)
             return
         if scenario is not None:
-            from hsfl.runs import resolved
+            from hsfl.runs import resuming
 
-            loaded = api.load_scenario(scenario, overrides, planning=False)
-            resolved.check_same(resolved.read(resume, api.measure_model)[0], loaded, resume)
-            overrides = resolved.changes(loaded)
+            loaded = api.load_scenario(scenario, overrides)
+            resuming.check_same(resuming.read(resume, api.profile_model)[0], loaded, resume)
+            overrides = resuming.changes(loaded)
         api.resume(resume, overrides, callbacks=callbacks, data=data)
 
 
@@ -130,7 +130,7 @@ def report(
     """Draw runs, several over each other, and write one page that shows it all."""
     from hsfl.report.page import headline
     from hsfl.report.runs import runs_table, write_report
-    from hsfl.runs.run import Run
+    from hsfl.runs.reading import Run
 
     loaded = [Run.load(folder) for folder in runs]
     target = out or (runs[0] if len(runs) == 1 else Path("report"))
@@ -152,9 +152,9 @@ def estimate(
     if write and not Path(scenario).is_file():
         raise HsflError(f"{scenario}: built in, so it stays as it is; hsfl init FILE --from {scenario} makes your own")
     overrides = dict(assignment(text, "--set") for text in set_ or [])
-    loaded = api.load_scenario(scenario, overrides, planning=False)
+    loaded = api.load_scenario(scenario, overrides)
     constants = api.estimate(loaded, rounds=rounds, batches=batches, data=data)
-    from hsfl.runs.estimation import as_fields, write_constants
+    from hsfl.runs.estimating import as_fields, write_constants
 
     if as_json:
         print(json.dumps(as_fields(constants), indent=2))

@@ -10,6 +10,6 @@ except ModuleNotFoundError:
 from hsfl.data.batches import Sampler
 from hsfl.data.dataset import Dataset, load_dataset
 from hsfl.data.feed import Feed
-from hsfl.data.files import available
+from hsfl.data.official_files import available
 
 __all__ = ["Dataset", "Feed", "Sampler", "available", "load_dataset"]

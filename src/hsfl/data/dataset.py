@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hsfl.data import factory, files
+from hsfl.data import official_files, own_data
 from hsfl.errors import ScenarioError
-from hsfl.problem.schema import DataSection
+from hsfl.scenario.schema import DataSection
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +49,10 @@ def load_dataset(
         raise ScenarioError(f"data needs exactly one of name and factory, and has {given}")
     if section.name is not None:
         label, field = str(section.name), f"data.name = {section.name}"
-        train, test = (_tensors(part) for part in files.read_named(section.name, data_folder))
+        train, test = (_tensors(part) for part in official_files.read_named(section.name, data_folder))
     else:
         label, field = str(section.factory), f"data.factory = {section.factory}"
-        train, test = factory.load(label, scenario_folder)
+        train, test = own_data.load(label, scenario_folder)
     for part, tensors in (("training", train), ("test", test)):
         _check(field, part, *tensors)
     if train[0].dtype != test[0].dtype:
@@ -66,7 +66,7 @@ def load_dataset(
     return Dataset(label, train, test, mean, std)
 
 
-def _tensors(part: files.Part) -> tuple[Tensor, Tensor]:
+def _tensors(part: official_files.Part) -> tuple[Tensor, Tensor]:
     images, labels = part
     return torch.from_numpy(images.copy()), torch.from_numpy(labels.astype(np.int64))
 

@@ -8,7 +8,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from hsfl.data.files import cache_folder, locate, read
+from hsfl.data.official_files import cache_folder, locate, read
 from hsfl.data.sources import BUILT_IN, SOURCES, Source
 from hsfl.errors import HsflError, MissingExtraError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hsfl.data.files import Bytes, read_named, write_idx
+from hsfl.data.official_files import Bytes, read_named, write_idx
 from hsfl.data.sources import BUILT_IN, IDX_FILES
 from hsfl.errors import HsflError
 from hsfl.files import write_whole

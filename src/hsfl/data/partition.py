@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hsfl.errors import ScenarioError
-from hsfl.problem.schema import DataSection
+from hsfl.scenario.schema import DataSection
 
 Indices = npt.NDArray[np.int64]
 

@@ -187,7 +187,7 @@ class Algorithm:
     def _plan(self) -> dict[str, Any]:
         """Ask the strategy; move layers; charge the clock. With no plan for the problem as it stands, keep the last."""
         progress, task, current = self.progress, self.task, self.progress.plan
-        measured = task.measure and task.strategy.measures
+        measured = task.measure and task.strategy.needs_constants
         problem = replace(task.problem, system=self.clock.problem.system)
         if measured:
             indices = torch.from_numpy(task.sampler.probe(self.round, task.probe_batches)).to(self.backend.device)
@@ -201,7 +201,7 @@ class Algorithm:
                 for m in range(problem.system.num_tiers):
                     self.estimate.observe(m, float(now[m]), float(before[m]), weight=1.0)
                 problem = self._as_estimated(problem)
-        if task.strategy.measures:
+        if task.strategy.needs_constants:
             problem = task.with_target(problem)
         kept = None
         try:
@@ -223,7 +223,7 @@ class Algorithm:
         if measured:
             self.clock.split(plan.cuts, 2 * task.probe_batches)
         predicted = None
-        if task.strategy.measures:
+        if task.strategy.needs_constants:
             found = float(whole_rounds(rounds_needed(problem, plan.cuts, plan.intervals)))
             predicted = int(found) if np.isfinite(found) else None
         return {
@@ -234,7 +234,7 @@ class Algorithm:
             "cuts": list(plan.cuts),
             "intervals": list(plan.intervals),
             "rounds_predicted": predicted,
-            "constants": constants_to_dict(problem.constants) if task.strategy.measures else None,
+            "constants": constants_to_dict(problem.constants) if task.strategy.needs_constants else None,
             "layers": problem.num_layers,
             "kept": kept,
         }

@@ -19,9 +19,9 @@ from torch import nn
 from torch.nn import functional
 
 from hsfl.engine import saving
-from hsfl.engine.arithmetic import PRECISIONS, arithmetic, casts
-from hsfl.engine.clients import with_clients
 from hsfl.engine.optimizer import Optimizer
+from hsfl.engine.per_client import with_clients
+from hsfl.engine.precision import PRECISIONS, arithmetic, casts
 from hsfl.errors import HsflError, ScenarioError
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -66,7 +66,7 @@ class Backend(ABC):
             raise ScenarioError(f"precision {precision!r}: it must be one of {', '.join(PRECISIONS)}")
         self.hosts = [[int(j) for j in row] for row in hosts]
         self.clients = _clients_by_entity(self.hosts)
-        self.optimizer = Optimizer.of(optimizer)
+        self.optimizer = Optimizer.from_settings(optimizer)
         self.loss, self.seed, self.round = loss, int(seed), 0
         self.device, self.dtype, self.precision = torch.device(device), dtype, precision
         self.capture, self.average_state = capture, average_state

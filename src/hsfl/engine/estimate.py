@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from hsfl.engine.backend import Backend
-from hsfl.engine.clients import seed_dropout
+from hsfl.engine.per_client import seed_dropout
 from hsfl.problem.problem import Constants
 from hsfl.problem.profile import FloatArray
 

@@ -25,7 +25,7 @@ class Optimizer:
     eps: float = 1e-8
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Optimizer:
+    def from_settings(cls, settings: Mapping[str, Any]) -> Optimizer:
         """From a dictionary such as {"name": "sgd", "lr": 0.01, "momentum": 0.9}; ScenarioError says what is wrong."""
         fields = cls.__dataclass_fields__
         if unknown := [key for key in settings if key not in fields]:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from hsfl.engine.arithmetic import arithmetic, casts
 from hsfl.engine.backend import Backend, State
-from hsfl.engine.clients import seed_dropout
+from hsfl.engine.per_client import seed_dropout
+from hsfl.engine.precision import arithmetic, casts
 
 _TORCH_SLOTS = {"momentum": "momentum_buffer", "mean": "exp_avg", "square": "exp_avg_sq"}
 

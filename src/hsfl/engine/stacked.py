@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from hsfl.engine.arithmetic import arithmetic, casts
 from hsfl.engine.backend import Backend, Feed, State, cross_entropy
 from hsfl.engine.capture import CapturedRound, CaptureError, Lanes
-from hsfl.engine.clients import PerClientBatchNorm, SeededDropout, client_keys
-from hsfl.engine.rows import Tier, whole_buffers
+from hsfl.engine.flat_tiers import FlatTier, whole_buffers
+from hsfl.engine.per_client import PerClientBatchNorm, SeededDropout, client_keys
+from hsfl.engine.precision import arithmetic, casts
 
 #: Recorded rounds kept: one for every feed and shape of batch that takes turns.
 _KEPT = 4
@@ -122,7 +122,7 @@ class StackedBackend(Backend):
         passes: list[list[_Pass]] = []
         for tier, children in zip(self._tiers, self._children, strict=True):
 
-            def work(j: int, tier: Tier = tier, children=children, sent=sent) -> _Pass:  # type: ignore[no-untyped-def]
+            def work(j: int, tier: FlatTier = tier, children=children, sent=sent) -> _Pass:  # type: ignore[no-untyped-def]
                 x = received = _joined([sent[i] for i in children[j]]).detach()
                 if tier is not self._tiers[0]:
                     received.requires_grad_()
@@ -247,7 +247,7 @@ class StackedBackend(Backend):
         """Tiers for the current cuts, all entities as the model came."""
         self._recorded.clear()  # their memory is taken again by the next one
         self._tiers = [
-            Tier(
+            FlatTier(
                 [self.layers[i] for i in layers], layers, self.optimizer.slots, share, channels_last=self._channels_last
             )
             for layers, share in zip(self._tier_layers(self.cuts), self._shares, strict=True)

@@ -6,7 +6,11 @@ from math import inf, isfinite
 from typing import Any
 
 from hsfl.experiments.benchmarks import PARTITIONS, as_accurate
-from hsfl.experiments.measures import (
+from hsfl.experiments.motivation import depth_runs, falling
+from hsfl.experiments.recipe import Found, Wanted
+from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Result
+from hsfl.experiments.settings import Settings, fixed
+from hsfl.experiments.statistics import (
     MORE_ERROR,
     Spread,
     ahead,
@@ -19,11 +23,7 @@ from hsfl.experiments.measures import (
     times_to,
     whole_percent,
 )
-from hsfl.experiments.motivation import depth_runs, falling
-from hsfl.experiments.recipe import Found, Wanted
-from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Result
-from hsfl.experiments.settings import Settings, fixed
-from hsfl.runs.run import Run
+from hsfl.runs.reading import Run
 
 #: The paper's gains over PSL: accuracy in points, time in percent.
 _PAPER = {"iid": (3.4, 23.3), "shards": (11.4, 10.1)}
@@ -32,8 +32,8 @@ _PAPER = {"iid": (3.4, 23.3), "shards": (11.4, 10.1)}
 def _variants(settings: Settings) -> dict[str, dict[str, Any]]:
     cuts, longest = list(settings.cuts), settings.some_intervals[-1]
     return {
-        "planned": {"training.strategy": "HSFL", "training.cuts": cuts},
-        "PSL": {"training.strategy": "PSL", "training.cuts": cuts},
+        "planned": {"strategy.name": "HSFL", "strategy.cuts": cuts},
+        "PSL": {"strategy.name": "PSL", "strategy.cuts": cuts},
         "I = 1": fixed(settings.cuts, (1, 1)),
         f"I = {longest[0]}": fixed(settings.cuts, longest),
     }

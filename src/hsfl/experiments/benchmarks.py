@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
-from hsfl.experiments.measures import (
+from hsfl.experiments.recipe import Found, Wanted
+from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series
+from hsfl.experiments.settings import Settings, fixed
+from hsfl.experiments.statistics import (
     MORE_ERROR,
     Spread,
     ahead,
@@ -18,10 +21,7 @@ from hsfl.experiments.measures import (
     time_to,
     times_to,
 )
-from hsfl.experiments.recipe import Found, Wanted
-from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series
-from hsfl.experiments.settings import Settings, fixed
-from hsfl.runs.run import Run
+from hsfl.runs.reading import Run
 
 STRATEGIES = ("HSFL", "RMA+MS", "MA+RMS", "RMA+RMS", "DAMA+RMS", "RMA+AMS")
 PARTITIONS = {"iid": "IID", "shards": "non-IID"}
@@ -33,7 +33,7 @@ def runs(settings: Settings) -> Wanted:
     for dataset in settings.datasets:
         for partition in PARTITIONS:
             for strategy in (*STRATEGIES, FULL_SYNC):
-                chosen = {"training.strategy": strategy}
+                chosen = {"strategy.name": strategy}
                 if strategy == FULL_SYNC:
                     chosen = fixed(full_sync_cuts(settings), (1, 1))
                 for seed in settings.seeds:

@@ -6,7 +6,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from hsfl.experiments.measures import (
+from hsfl.experiments.recipe import Found, Wanted
+from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series
+from hsfl.experiments.settings import Settings, client_cloud, client_edge, fixed
+from hsfl.experiments.statistics import (
     MORE_ERROR,
     curves,
     evaluations,
@@ -16,11 +19,8 @@ from hsfl.experiments.measures import (
     target_of,
     times_to,
 )
-from hsfl.experiments.recipe import Found, Wanted
-from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series
-from hsfl.experiments.settings import Settings, client_cloud, client_edge, fixed
-from hsfl.problem.scenario import Scenario
 from hsfl.problem.units import format_seconds
+from hsfl.scenario.scenario import Scenario
 from hsfl.theory.latency import aggregation_latency, split_latency
 
 TREES = ("3-tier", "client-edge", "client-cloud")

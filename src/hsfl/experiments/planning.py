@@ -8,7 +8,11 @@ from typing import Any
 import numpy as np
 
 from hsfl.experiments.benchmarks import FULL_SYNC, PARTITIONS, as_accurate, full_sync_cuts
-from hsfl.experiments.measures import (
+from hsfl.experiments.motivation import falling
+from hsfl.experiments.recipe import Found, Wanted
+from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series
+from hsfl.experiments.settings import SLACK, Settings, fixed
+from hsfl.experiments.statistics import (
     Spread,
     curves,
     end_s,
@@ -18,14 +22,10 @@ from hsfl.experiments.measures import (
     target_of,
     times_to,
 )
-from hsfl.experiments.motivation import falling
-from hsfl.experiments.recipe import Found, Wanted
-from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series
-from hsfl.experiments.settings import SLACK, Settings, fixed
-from hsfl.runs.run import Run
+from hsfl.runs.reading import Run
 
 _GROUP_NORM: dict[str, Any] = {
-    "model.factory": "hsfl.experiments.models:vgg16_group_norm",
+    "model.factory": "hsfl.experiments.networks:vgg16_group_norm",
     "model.input_shape": [3, 32, 32],
     "convergence.gradient_variance": None,
     "convergence.gradient_second_moment": None,
@@ -56,7 +56,7 @@ def _tried(settings: Settings) -> dict[str, dict[str, dict[str, Any]]]:
         "SGD 0.1": sync | _step("sgd", 0.1),
         "momentum 0.005": sync | _step("momentum", 0.005),
         "momentum 0.01": sync,
-        "momentum 0.01, 3,000 rounds": sync | {"training.rounds": 3000},
+        "momentum 0.01, 3,000 rounds": sync | {"stopping.rounds": 3000},
         "momentum 0.02": sync | _step("momentum", 0.02),
     }
     others = {

@@ -8,8 +8,8 @@ from typing import Any
 
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings
-from hsfl.problem.scenario import Scenario
-from hsfl.runs.run import Run
+from hsfl.runs.reading import Run
+from hsfl.scenario.scenario import Scenario
 
 #: What tells a run from the others of its recipe; its parts are words for people, in order.
 Key = tuple[Any, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hsfl.experiments import ablations, benchmarks, beyond, motivation, planning, resources
+from hsfl.experiments import ablations, benchmarks, motivation, planning, random_systems, resources
 from hsfl.experiments.recipe import Found, Recipe
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings
@@ -12,11 +12,11 @@ SYSTEMS = {"bcd": (40, 2000), "robustness": (20, 500)}
 
 
 def _bcd(settings: Settings, found: Found) -> Result:
-    return beyond.bcd_gap(SYSTEMS["bcd"][not settings.quick])
+    return random_systems.bcd_gap(SYSTEMS["bcd"][not settings.quick])
 
 
 def _robustness(settings: Settings, found: Found) -> Result:
-    return beyond.robustness(SYSTEMS["robustness"][not settings.quick])
+    return random_systems.robustness(SYSTEMS["robustness"][not settings.quick])
 
 
 RECIPES = {

@@ -19,9 +19,9 @@ from hsfl.experiments.recipe import Key, Recipe
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings
 from hsfl.experiments.store import Store, content
-from hsfl.problem.scenario import Scenario
 from hsfl.runs.callback import Callback
-from hsfl.runs.run import Run
+from hsfl.runs.reading import Run
+from hsfl.scenario.scenario import Scenario
 
 
 @dataclass

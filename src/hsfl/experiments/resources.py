@@ -9,11 +9,11 @@ from __future__ import annotations
 from math import isfinite
 
 from hsfl.experiments.benchmarks import STRATEGIES
-from hsfl.experiments.measures import MORE_ERROR, target_of, time_to
 from hsfl.experiments.motivation import TREES, on_tree
 from hsfl.experiments.recipe import Found, Wanted
 from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series
 from hsfl.experiments.settings import Settings, scaled
+from hsfl.experiments.statistics import MORE_ERROR, target_of, time_to
 
 KINDS = ("compute", "communication")
 
@@ -30,7 +30,7 @@ def _factors(kind: str, scale: float) -> tuple[float, float]:
 def strategies_runs(settings: Settings) -> Wanted:
     wanted: Wanted = {}
     for strategy in STRATEGIES:
-        scenario = settings.scenario(settings.dataset, "iid", settings.seeds[0], {"training.strategy": strategy})
+        scenario = settings.scenario(settings.dataset, "iid", settings.seeds[0], {"strategy.name": strategy})
         for kind, scale in _networks(settings):
             wanted[strategy, kind, scale] = scaled(scenario, *_factors(kind, scale))
     return wanted

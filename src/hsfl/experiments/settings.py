@@ -13,26 +13,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from hsfl import api
-from hsfl.problem.scenario import Scenario, scenario_from_dict
+from hsfl.scenario.scenario import Scenario, scenario_from_dict
 
 #: By data set at full size: the built-in scenario, rounds, and what else is particular.
 _FULL: dict[str, tuple[str, int, dict[str, Any]]] = {
     "cifar10": ("paper", 2000, {"data.augment": ["flip"]}),
-    "mnist": ("paper-mnist", 800, {"training.evaluate_every": 25, "training.learning_rate": 0.005}),
+    "mnist": ("paper-mnist", 800, {"execution.evaluate_every": 25, "training.learning_rate": 0.005}),
 }
 _FULL_TRAINING: dict[str, Any] = {
     "training.optimizer": "momentum",
     "training.learning_rate": 0.01,
     "training.weight_decay": 5e-4,
-    "training.evaluate_every": 50,
-    "training.replan_every": 250,
+    "execution.evaluate_every": 50,
+    "strategy.replan_every": 250,
 }
 _QUICK_TRAINING: dict[str, Any] = {
     "training.optimizer": "momentum",
     "training.learning_rate": 0.01,
-    "training.evaluate_every": 10,
-    "training.replan_every": 30,
-    "training.probe_batches": 2,
+    "execution.evaluate_every": 10,
+    "strategy.replan_every": 30,
+    "strategy.probe_batches": 2,
 }
 #: The planner's target: what full synchronisation would reach in so many rounds, made easier by so much of itself.
 HORIZON, SLACK = 3000.0, 3.0
@@ -89,22 +89,22 @@ class Settings:
             **(_QUICK_TRAINING if self.quick else _FULL_TRAINING),
             **particular,
             "name": dataset,
-            "training.rounds": rounds,
+            "stopping.rounds": rounds,
             "training.seed": seed,
-            "training.device": self.device,
-            "training.precision": self.precision,
-            "training.checkpoint_every": 0,
+            "execution.device": self.device,
+            "execution.precision": self.precision,
+            "execution.checkpoint_every": 0,
             "data.partition": partition,
             "convergence.drift": "refined",
         }
         if not self.quick:
             changes |= {"convergence.rounds": HORIZON, "convergence.slack": SLACK}
-        return api.load_scenario(name, changes | dict(overrides or {}), planning=False)
+        return api.load_scenario(name, changes | dict(overrides or {}))
 
 
 def fixed(cuts: tuple[int, ...], intervals: tuple[int, ...]) -> dict[str, Any]:
     """One plan throughout, for three tiers with one machine at the top."""
-    return {"training.strategy": "fixed", "training.cuts": list(cuts), "training.intervals": [*intervals, 1]}
+    return {"strategy.name": "fixed", "strategy.cuts": list(cuts), "strategy.intervals": [*intervals, 1]}
 
 
 def client_edge(scenario: Scenario) -> Scenario:
@@ -139,4 +139,4 @@ def scaled(scenario: Scenario, compute: float, communication: float) -> Scenario
 def _changed(scenario: Scenario, raw: dict[str, Any]) -> Scenario:
     convergence = raw.get("convergence", {})
     convergence.pop("gradient_dissimilarity", None)  # one list per tier; it is measured while training
-    return scenario_from_dict(raw, scenario.source, scenario.folder, scenario.measure)
+    return scenario_from_dict(raw, scenario.source, scenario.folder, scenario.profiler)

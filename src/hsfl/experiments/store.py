@@ -19,17 +19,17 @@ from hsfl import api
 from hsfl.engine.algorithm import DivergedError
 from hsfl.errors import HsflError
 from hsfl.files import write_whole
-from hsfl.problem.scenario import Scenario
 from hsfl.runs.callback import Callback
-from hsfl.runs.retime import retimed
-from hsfl.runs.run import Run
+from hsfl.runs.reading import Run
+from hsfl.runs.retiming import retimed
+from hsfl.scenario.scenario import Scenario
 from hsfl.strategies import make_strategy
 
 #: How a run ended whose loss was no longer finite.
 DIVERGED = "diverged"
-#: Of [training]: what matters for neither the weights nor the plans.
-_ASIDE = {"strategy", "seed", "strategy_seed", "device", "backend", "checkpoint_every", "keep_checkpoints"}
-#: And what matters only for a strategy that plans more than once, or that wants constants.
+#: The fields of [execution] that matter for neither the weights nor the plans.
+_ASIDE = {"device", "backend", "checkpoint_every", "keep_checkpoints"}
+#: The fields of [strategy] that matter only for one that plans more than once, or that needs constants.
 _PLANNING, _MEASURING = {"replan_every"}, {"constants", "probe_batches", "planner"}
 
 
@@ -100,15 +100,19 @@ def content(scenario: Scenario) -> str:
     spec = scenario.spec
     seed = spec.seed if spec.training.seed is None else spec.training.seed
     strategy = make_strategy(scenario)
-    aside = _ASIDE | (set() if strategy.replans else _PLANNING) | (set() if strategy.measures else _MEASURING)
+    aside = {"name", "seed"} | (set() if strategy.replans else _PLANNING)
+    aside |= set() if strategy.needs_constants else _MEASURING
     parts: dict[str, Any] = {
         "model": spec.model.model_dump(exclude_defaults=True),
         "data": spec.data and spec.data.model_dump(exclude_defaults=True),
-        "training": spec.training.model_dump(exclude=aside, exclude_defaults=True),
-        "strategy": spec.training.strategy if ":" in spec.training.strategy else strategy.name,
+        "training": spec.training.model_dump(exclude={"seed"}, exclude_defaults=True),
+        "stopping": spec.stopping.model_dump(exclude_defaults=True),
+        "execution": spec.execution.model_dump(exclude=_ASIDE, exclude_defaults=True),
+        "choice": spec.strategy.model_dump(exclude=aside, exclude_defaults=True),
+        "strategy": spec.strategy.name if ":" in spec.strategy.name else strategy.name,
         "seeds": [seed, getattr(strategy, "seed", None) if strategy.replans else None],
         "tree": [[tier.entities, tier.parents] for tier in spec.tiers],
-        "convergence": _target(scenario) if strategy.measures else None,
+        "convergence": _target(scenario) if strategy.needs_constants else None,
         "folder": scenario.folder and str(scenario.folder.resolve()),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
@@ -116,5 +120,5 @@ def content(scenario: Scenario) -> str:
 
 def _target(scenario: Scenario) -> dict[str, Any]:
     """What plans depend on, besides machines and what is measured."""
-    wanted = {"target", "rounds", "slack", "drift"} if scenario.spec.training.constants == "measured" else None
+    wanted = {"target", "rounds", "slack", "drift"} if scenario.spec.strategy.constants == "measured" else None
     return scenario.spec.convergence.model_dump(include=wanted)

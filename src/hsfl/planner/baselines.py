@@ -150,7 +150,7 @@ def one_tier_less(problem: Problem, *, allow_empty_tiers: bool = False) -> Itera
 
 def _relaying(problem: Problem, tier: int, allow_empty_tiers: bool) -> Segments:
     """All segments in which one tier holds no layer, and every other at least one or as many as it likes."""
-    segments = Terms.of(problem, allow_empty_tiers=True).segments
+    segments = Terms.from_problem(problem, allow_empty_tiers=True).segments
     size = problem.num_layers + 1
     empty = np.eye(size, dtype=bool)
     others = np.ones_like(empty) if allow_empty_tiers else ~empty

@@ -34,7 +34,7 @@ def solve_bcd(
 
     The start, which the paper leaves open: all intervals 1, and the best cuts for them.
     """
-    terms = Terms.of(problem, allow_empty_tiers=allow_empty_tiers)
+    terms = Terms.from_problem(problem, allow_empty_tiers=allow_empty_tiers)
     if not terms.segments.count:
         raise InfeasibleError(memory_shortfall(problem, allow_empty_tiers))
     cut_step = CutStep(problem, terms, allow_empty_tiers)
@@ -52,7 +52,7 @@ def solve_bcd(
 
 def interval_step(problem: Problem, terms: Terms, cuts: Sequence[int], current: tuple[int, ...]) -> tuple[int, ...]:
     """P1: the best intervals for the cuts, as Proposition 1 finds them, or the current ones if those are no worse."""
-    parts = terms.segments.of(np.array(cuts))
+    parts = terms.segments.at(np.array(cuts))
     b, q = terms.aggregation_s[parts], terms.drift[:, parts]
     split_s = float(split_latency(problem, cuts))
     free = [m for m in range(len(b)) if b[m] > 0]
@@ -128,7 +128,7 @@ class CutStep:
             cuts, ratio = better, new_ratio
 
     def _ratio(self, cuts: tuple[int, ...], intervals: tuple[int, ...], drift: FloatArray) -> float:
-        chosen = self._terms.segments.of(np.array(cuts))
+        chosen = self._terms.segments.at(np.array(cuts))
         D = self._terms.margin - float(drift[chosen].sum())
         T = float(split_latency(self._problem, cuts)) + float((self._terms.aggregation_s[chosen] / intervals).sum())
         return T / D if D > 0 else np.inf

@@ -60,7 +60,7 @@ class ExactSolver:
         table_limit: int = TABLE_LIMIT,
     ) -> None:
         self.problem = problem
-        self.terms = Terms.of(problem, segments, allow_empty_tiers=allow_empty_tiers)
+        self.terms = Terms.from_problem(problem, segments, allow_empty_tiers=allow_empty_tiers)
         self._segments = self.terms.segments
         self._slowness = problem.system.slowness[:, slowest_clients(problem.system.slowness)]
         self._deadline = time.perf_counter() + time_limit_s
@@ -91,7 +91,7 @@ class ExactSolver:
         """The best intervals for given cuts (P1, exactly)."""
         row = np.array([cuts])
         split = split_latency(self.problem, row, self._slowness)
-        return _solve_table(self.terms, row, self._segments.of(row), split).plan.intervals
+        return _solve_table(self.terms, row, self._segments.at(row), split).plan.intervals
 
     def landscape(self) -> tuple[IntArray, FloatArray]:
         """Every cut vector (K, M-1) and its ratio with the best intervals for it (K,)."""
@@ -122,7 +122,7 @@ class ExactSolver:
 
         def ratio_at(cuts: IntArray, intervals: FloatArray) -> float:
             split_s = float(search.latencies(cuts[None]).max())
-            return _ratio(terms, self._segments.of(cuts), intervals, split_s)
+            return _ratio(terms, self._segments.at(cuts), intervals, split_s)
 
         # The cut vector with the least drift for the intervals to start from: if it misses the target, all do.
         intervals = np.ones(len(terms.aggregation_s)) if fixed is None else fixed
@@ -138,7 +138,7 @@ class ExactSolver:
                 break
             cuts, price = minimum.cuts, ratio  # the bound belongs to the old price: once more, even out of time
         value = minimum.lower_bound - price * terms.margin
-        return _solution(cuts, intervals[self._segments.of(cuts)], price, value, search.least_split_latency())
+        return _solution(cuts, intervals[self._segments.at(cuts)], price, value, search.least_split_latency())
 
 
 def _solve_table(terms: Terms, cuts: IntArray, parts: IntArray, split: FloatArray) -> Solution:
@@ -187,7 +187,9 @@ def _solution(cuts: IntArray, intervals: FloatArray, ratio: float, value: float,
 def memory_shortfall(problem: Problem, allow_empty_tiers: bool) -> str:
     """Name the tier that is short of memory, and by how much, for the cut vector that comes closest to fitting."""
     system, M = problem.system, problem.system.num_tiers
-    unlimited = Terms.of(replace(problem, system=system.without_memory_limits()), allow_empty_tiers=allow_empty_tiers)
+    unlimited = Terms.from_problem(
+        replace(problem, system=system.without_memory_limits()), allow_empty_tiers=allow_empty_tiers
+    )
     size = problem.client_memory_bits
     hosted = np.array([c[j] for c, j in zip(system.clients_per_entity, system.tightest_entity, strict=True)])
     excess = hosted[:, None, None] * (

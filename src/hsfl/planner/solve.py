@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from hsfl.errors import InfeasibleError, ScenarioError
 from hsfl.planner.exact import ExactSolver
+from hsfl.planner.learning_rate import optimize_step
 from hsfl.planner.result import Evaluation, Limit, PlanResult, evaluate_plan
-from hsfl.planner.step import optimize_step
 from hsfl.problem.problem import Problem
-from hsfl.theory.convergence import noise_floor
+from hsfl.theory.convergence import gap_over_step, noise_floor
 
 METHODS = ("exact", "bcd")
 #: A gap up to this is rounding: the plan is proven optimal.
@@ -55,7 +55,7 @@ def _plan_exact(problem: Problem, allow_empty_tiers: bool, time_limit_s: float) 
     solution = solver.solve()
     solve_ms = 1e3 * (time.perf_counter() - started)
     evaluation = evaluate_plan(problem, solution.plan)
-    lower = 2 * problem.constants.initial_gap / problem.step * solution.lower_bound
+    lower = gap_over_step(problem) * solution.lower_bound
     evaluation = _with_memory_limits(problem, evaluation, allow_empty_tiers, time_limit_s)
     return _result(problem, evaluation, lower, solve_ms, allow_empty_tiers)
 

@@ -54,9 +54,9 @@ class Segments:
     @cached_property
     def parts(self) -> IntArray:
         """The segments of every cut vector: (K, M)."""
-        return self.of(self.cuts)
+        return self.at(self.cuts)
 
-    def of(self, cuts: IntArray) -> IntArray:
+    def at(self, cuts: IntArray) -> IntArray:
         """The M segments of each of some cut vectors: (..., M)."""
         M, L = self.index.shape[0], self.index.shape[1] - 1
         at = edges(cuts, L)
@@ -81,7 +81,9 @@ class Terms:
     """c0 = epsilon - noise floor."""
 
     @classmethod
-    def of(cls, problem: Problem, segments: Segments | None = None, *, allow_empty_tiers: bool = False) -> Terms:
+    def from_problem(
+        cls, problem: Problem, segments: Segments | None = None, *, allow_empty_tiers: bool = False
+    ) -> Terms:
         """The terms of the given segments, or of all that order (C4) and memory (C5) allow."""
         if segments is None:
             segments = _in_order(problem.system.num_tiers, problem.num_layers, allow_empty_tiers)

@@ -24,7 +24,7 @@ class Strategy(Protocol):
         ...
 
     @property
-    def measures(self) -> bool:
+    def needs_constants(self) -> bool:
         """Whether the constants are to be measured before it is asked (which takes time), and a target given."""
         ...
 

@@ -12,10 +12,10 @@ from rich.live import Live
 from rich.text import Text
 
 from hsfl.problem.plan import NEVER
-from hsfl.problem.scenario import Scenario
 from hsfl.problem.units import format_seconds
 from hsfl.runs.callback import Callback
 from hsfl.runs.stopping import round_limit
+from hsfl.scenario.scenario import Scenario
 
 #: Rounds per second are those of about the last so many seconds.
 _WINDOW_S = 10.0
@@ -37,10 +37,10 @@ class LiveLine(Callback):
             self.live = Live(console=self.console, refresh_per_second=4, get_renderable=self._text)
 
     def on_start(self, folder: Path, scenario: Scenario, round_: int) -> None:
-        training = scenario.spec.training
-        self.rounds, self.time_limit, self.folder = round_limit(training), training.time_limit, folder
+        stopping = scenario.spec.stopping
+        self.rounds, self.time_limit, self.folder = round_limit(stopping), stopping.time_limit, folder
         start = f"Resumed after round {round_}" if round_ else "Training"
-        self._print(f"{start}: {scenario.name}, strategy {training.strategy}, into {folder}")
+        self._print(f"{start}: {scenario.name}, strategy {scenario.spec.strategy.name}, into {folder}")
         if self.live:
             self.live.start()
 

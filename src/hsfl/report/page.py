@@ -11,10 +11,10 @@ from html import escape
 from itertools import pairwise
 from typing import Any
 
-from hsfl.problem.notation import dotted
 from hsfl.problem.plan import NEVER
 from hsfl.problem.units import format_bits, format_seconds
-from hsfl.runs.run import Run, total_bytes
+from hsfl.runs.reading import Run, total_bytes
+from hsfl.scenario.toml_format import dotted
 
 #: Of a long list of plans, so many at either end are shown.
 PLANS_SHOWN = 20

@@ -17,6 +17,7 @@ from hsfl.planner.result import PlanResult
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.units import format_seconds
+from hsfl.theory.convergence import gap_over_step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +32,7 @@ def draw_objective(problem: Problem, result: PlanResult, path: Path, *, allow_em
     """
     problem = replace(problem, learning_rate=result.evaluation.learning_rate)
     cuts, ratio = ExactSolver(problem, allow_empty_tiers=allow_empty_tiers).landscape()
-    seconds = 2 * problem.constants.initial_gap / problem.step * ratio
+    seconds = gap_over_step(problem) * ratio
     figure = new_figure(6.4, 5.2)
     axes = figure.subplots()
     names = [t.name for t in problem.system.tiers]

@@ -11,10 +11,10 @@ from rich.live import Live
 from rich.text import Text
 
 from hsfl.experiments.reproduce import Progress
-from hsfl.problem.scenario import Scenario
 from hsfl.problem.units import format_seconds
 from hsfl.runs.callback import Callback
 from hsfl.runs.stopping import round_limit
+from hsfl.scenario.scenario import Scenario
 
 
 class RunsProgress(Callback):
@@ -45,7 +45,7 @@ class RunsProgress(Callback):
         self.console.print(*renderables, sep="\n")
 
     def on_start(self, folder: Path, scenario: Scenario, round_: int) -> None:
-        self.round, self.rounds = round_, round_limit(scenario.spec.training)
+        self.round, self.rounds = round_, round_limit(scenario.spec.stopping)
         self.run_started = time.perf_counter()
 
     def on_round(self, record: dict[str, Any]) -> None:

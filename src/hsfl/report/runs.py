@@ -18,7 +18,7 @@ from hsfl.problem.plan import NEVER
 from hsfl.problem.profile import FloatArray
 from hsfl.report.page import Picture, common_target, percent, render, run_labels, summary_rows
 from hsfl.report.plots import new_figure
-from hsfl.runs.run import Run, total_bytes
+from hsfl.runs.reading import Run, total_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

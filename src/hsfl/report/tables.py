@@ -16,9 +16,9 @@ from hsfl.planner.result import Evaluation, PlanResult
 from hsfl.problem.plan import NEVER, Plan
 from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import FloatArray, LayerProfile
-from hsfl.problem.scenario import Scenario
 from hsfl.problem.system import System
 from hsfl.problem.units import format_bits, format_flops, format_rate, format_seconds
+from hsfl.scenario.scenario import Scenario
 
 _BAR = 32
 _LIMIT = {

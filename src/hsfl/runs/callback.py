@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hsfl.problem.scenario import Scenario
+from hsfl.scenario.scenario import Scenario
 
 
 class Callback:

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hsfl.problem.schema import TrainingSection
+from hsfl.scenario.schema import StoppingSection
 
 DEFAULT_ROUNDS = 1000
 #: Converged: the mean accuracy of so many evaluations gains less than this on that of as many before.
 WINDOW, LEAST_GAIN = 10, 0.0002
 
 
-def round_limit(training: TrainingSection) -> float:
+def round_limit(rules: StoppingSection) -> float:
     """The last round; infinite where something else ends training."""
-    if training.rounds is not None:
-        return training.rounds
-    others = training.time_limit is not None or training.until_accuracy is not None or training.until_converged
+    if rules.rounds is not None:
+        return rules.rounds
+    others = rules.time_limit is not None or rules.until_accuracy is not None or rules.until_converged
     return float("inf") if others else DEFAULT_ROUNDS
 
 
-def ended(training: TrainingSection, round_: int, time_s: float, accuracies: Sequence[float]) -> str | None:
+def ended(rules: StoppingSection, round_: int, time_s: float, accuracies: Sequence[float]) -> str | None:
     """Why training is over, or None: "rounds", "time", "accuracy" or "converged"."""
-    if training.until_accuracy is not None and accuracies and accuracies[-1] >= training.until_accuracy:
+    if rules.until_accuracy is not None and accuracies and accuracies[-1] >= rules.until_accuracy:
         return "accuracy"
-    if training.until_converged and is_converged(accuracies):
+    if rules.until_converged and is_converged(accuracies):
         return "converged"
-    if round_ >= round_limit(training):
+    if round_ >= round_limit(rules):
         return "rounds"
-    if training.time_limit is not None and time_s >= training.time_limit:
+    if rules.time_limit is not None and time_s >= rules.time_limit:
         return "time"
     return None
 

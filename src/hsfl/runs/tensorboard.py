@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.errors import MissingExtraError
-from hsfl.problem.scenario import Scenario
 from hsfl.runs.callback import Callback
+from hsfl.scenario.scenario import Scenario
 
 
 class TensorBoard(Callback):

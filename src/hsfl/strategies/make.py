@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from hsfl.errors import ScenarioError
+from hsfl.errors import ScenarioError, nearest
 from hsfl.factory import Factory
-from hsfl.problem.messages import nearest
-from hsfl.problem.scenario import Scenario
 from hsfl.problem.strategy import Strategy
+from hsfl.scenario.scenario import Scenario
 from hsfl.strategies.named import CHOICES, Named
 
 NAMES = tuple(CHOICES)
@@ -21,39 +20,39 @@ def fixed(cuts: Sequence[int], intervals: Sequence[int]) -> Named:
 
 
 def make_strategy(scenario: Scenario) -> Strategy:
-    """The strategy that a scenario's [training] section names."""
-    training = scenario.spec.training
-    if ":" in training.strategy:
-        return _users_own(training.strategy, scenario)
-    name = {known.lower(): known for known in NAMES}.get(training.strategy.lower())
+    """The strategy that a scenario's [strategy] section names."""
+    given = scenario.spec.strategy
+    if ":" in given.name:
+        return _users_own(given.name, scenario)
+    name = {known.lower(): known for known in NAMES}.get(given.name.lower())
     if name is None:
         raise ScenarioError(
-            f"training.strategy = {training.strategy!r}: no such strategy{nearest(training.strategy, NAMES)}; there "
+            f"strategy.name = {given.name!r}: no such strategy{nearest(given.name, NAMES)}; there "
             f"are {', '.join(NAMES)}, and your own as package.module:Class"
         )
     chosen: dict[str, Sequence[int] | str] = {}
     for field, how in zip(("intervals", "cuts"), CHOICES[name], strict=True):
-        given = getattr(training, field)
-        if given is None and how is None:
-            raise ScenarioError(f"training.{field} is missing; strategy = {name!r} needs {_needed(name)}")
-        if given is not None and how is not None and name != "HSFL":
+        value = getattr(given, field)
+        if value is None and how is None:
+            raise ScenarioError(f"strategy.{field} is missing; name = {name!r} needs {_needed(name)}")
+        if value is not None and how is not None and name != "HSFL":
             raise ScenarioError(
-                f"training.{field}: strategy = {name!r} chooses its own {field}; remove them, or write strategy = "
+                f"strategy.{field}: name = {name!r} chooses its own {field}; remove them, or write name = "
                 '"fixed" (--strategy fixed)'
             )
-        chosen[field] = tuple(given) if given is not None else cast(str, how)
-    if name == "HSFL" and training.cuts is not None and training.intervals is not None:
+        chosen[field] = tuple(value) if value is not None else cast(str, how)
+    if name == "HSFL" and given.cuts is not None and given.intervals is not None:
         raise ScenarioError(
-            'training.cuts and training.intervals: strategy = "HSFL" plans at least one of them; remove one, or write '
-            'strategy = "fixed" (--strategy fixed)'
+            'strategy.cuts and strategy.intervals: name = "HSFL" plans at least one of them; remove one, or write '
+            'name = "fixed" (--strategy fixed)'
         )
-    seeds = (training.strategy_seed, training.seed, scenario.spec.seed)
+    seeds = (given.seed, scenario.spec.training.seed, scenario.spec.seed)
     return Named(
         name,
         **chosen,
         seed=next(seed for seed in seeds if seed is not None),
-        planner=training.planner,
-        allow_empty_tiers=training.allow_empty_tiers,
+        planner=given.planner,
+        allow_empty_tiers=given.allow_empty_tiers,
     )
 
 
@@ -62,7 +61,7 @@ def _needed(name: str) -> str:
 
 
 def _users_own(spec: str, scenario: Scenario) -> Strategy:
-    label = f"training.strategy = {spec!r}"
+    label = f"strategy.name = {spec!r}"
     return checked(Factory(spec, scenario.folder, label, ScenarioError).call(), label)
 
 
@@ -71,10 +70,10 @@ def checked(strategy: Any, label: str) -> Strategy:
     what = strategy.__name__ if isinstance(strategy, type) else f"a {type(strategy).__name__}"
     if isinstance(strategy, type):
         raise ScenarioError(f"{label}: {what} is a class; give an object of it")
-    for member in ("name", "replans", "measures", "propose"):
+    for member in ("name", "replans", "needs_constants", "propose"):
         if not hasattr(strategy, member):
             raise ScenarioError(
-                f"{label}: {what} has no {member}; a strategy needs name, replans, measures and propose(problem, "
-                "current, round_)"
+                f"{label}: {what} has no {member}; a strategy needs name, replans, needs_constants and "
+                "propose(problem, current, round_)"
             )
     return cast(Strategy, strategy)

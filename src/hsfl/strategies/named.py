@@ -81,7 +81,7 @@ class Named:
         return any(choice in (PLANNED, RANDOM, FASTEST) for choice in (self.intervals, self.cuts))
 
     @property
-    def measures(self) -> bool:
+    def needs_constants(self) -> bool:
         return PLANNED in (self.intervals, self.cuts)
 
     def propose(self, problem: Problem, current: Plan | None, round_: int) -> Plan:
@@ -115,7 +115,9 @@ class Named:
 
     def _cuts(self, problem: Problem, rng: np.random.Generator) -> tuple[int, ...]:
         if self.cuts == RANDOM:
-            return random_cuts(Terms.of(_aside(problem), allow_empty_tiers=self.allow_empty_tiers).segments, rng)
+            return random_cuts(
+                Terms.from_problem(_aside(problem), allow_empty_tiers=self.allow_empty_tiers).segments, rng
+            )
         if self.cuts == FASTEST:
             return fastest_round_cuts(_aside(problem), allow_empty_tiers=self.allow_empty_tiers)
         return tuple(int(c) for c in self.cuts)

@@ -101,6 +101,16 @@ def noise_floor(problem: Problem) -> float:
     return float(constants.smoothness * problem.step * constants.gradient_variance.sum() / problem.system.num_clients)
 
 
+def gap_over_step(problem: Problem) -> float:
+    """2 theta0 / gamma: how many rounds a plan needs, times the margin it leaves."""
+    return 2 * problem.constants.initial_gap / problem.step
+
+
+def target_after(problem: Problem, rounds: float, slack: float = 0.0) -> float:
+    """epsilon as full synchronisation reaches it in so many rounds, raised by `slack` of itself."""
+    return float((gap_over_step(problem) / rounds + noise_floor(problem)) * (1 + slack))
+
+
 def margin(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
     """D(I, c) = epsilon - noise floor - drift: what is left for the optimisation error; (...)."""
     total: FloatArray = problem.constants.target - noise_floor(problem) - drift(problem, cuts, intervals).sum(-1)
@@ -109,7 +119,7 @@ def margin(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> F
 
 def bound(problem: Problem, rounds: npt.ArrayLike, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
     """Theorem 1's right-hand side: the mean squared gradient norm after that many rounds; (...)."""
-    optimisation = 2 * problem.constants.initial_gap / (problem.step * np.asarray(rounds, dtype=float))
+    optimisation = gap_over_step(problem) / np.asarray(rounds, dtype=float)
     total: FloatArray = optimisation + noise_floor(problem) + drift(problem, cuts, intervals).sum(-1)
     return total
 
@@ -118,7 +128,7 @@ def rounds_needed(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLik
     """Corollary 1: R(I, c) before rounding up; infinite where drift keeps the plan from the target; (...)."""
     D = margin(problem, cuts, intervals)
     with np.errstate(divide="ignore"):
-        return np.where(D > 0, 2 * problem.constants.initial_gap / (problem.step * np.maximum(D, 0.0)), np.inf)
+        return np.where(D > 0, gap_over_step(problem) / np.maximum(D, 0.0), np.inf)
 
 
 def whole_rounds(rounds: FloatArray) -> FloatArray:

@@ -1,0 +1,142 @@
+"""The entities of a tier as rows of flat tensors, with modules whose parameters and buffers are views of them."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+_ALIGNMENT = 64  # elements: every parameter starts where vector loads can
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a parameter or buffer of a layer lies in an entity's row."""
+
+    layer: int
+    name: str
+    shape: torch.Size
+    start: int
+    channels_last: bool
+
+    @property
+    def columns(self) -> slice:
+        return slice(self.start, self.start + self.shape.numel())
+
+    @property
+    def end(self) -> int:
+        return self.start + -(-self.shape.numel() // _ALIGNMENT) * _ALIGNMENT
+
+    def view(self, row: torch.Tensor) -> torch.Tensor:
+        flat = row[self.columns]
+        if self.channels_last:
+            first, channels, *size = self.shape
+            return flat.view(first, *size, channels).movedim(-1, 1)
+        return flat.view(self.shape)
+
+
+class FlatTier:
+    """The entities of a tier: rows of parameters, float buffers and optimiser state, and modules that view them."""
+
+    def __init__(
+        self,
+        templates: Sequence[nn.Module],
+        layers: range,
+        slots: Sequence[str],
+        like: torch.Tensor,
+        *,
+        channels_last: bool,
+    ) -> None:
+        """As many entities as `like` has rows, each a copy of the templates, in its type and on its device.
+
+        `channels_last`: convolutions' weights lie in memory with their input channels next to each other, and
+        activations follow.
+        """
+        self.layers = layers
+        self.parameters = _places(layers, [t.named_parameters() for t in templates], channels_last)
+        self.buffers = _places(layers, [_float_buffers(t) for t in templates], False)
+        self.weights = like.new_zeros(len(like), _width(self.parameters))
+        self.statistics = like.new_zeros(len(like), _width(self.buffers))
+        self.slots = {slot: torch.zeros_like(self.weights) for slot in slots}
+        self.entities = [copy.deepcopy(list(templates)) for _ in range(len(like))]
+        # .data: a version counter each, or changing one entity's tensors would invalidate another's graph.
+        for j, entity in enumerate(self.entities):
+            for place in self.parameters:
+                owner, name = self._owner(entity, place)
+                given, view = owner._parameters[name], place.view(self.weights[j])
+                assert given is not None
+                view.copy_(given.detach())
+                owner._parameters[name] = nn.Parameter(view.data, requires_grad=given.requires_grad)
+            for place in self.buffers:
+                owner, name = self._owner(entity, place)
+                view = place.view(self.statistics[j]).data
+                view.copy_(owner._buffers[name])  # type: ignore[arg-type]
+                owner._buffers[name] = view
+
+    def _owner(self, entity: Sequence[nn.Module], place: Place) -> tuple[nn.Module, str]:
+        path, _, name = place.name.rpartition(".")
+        return entity[place.layer - self.layers.start].get_submodule(path), name
+
+    def trained(self, entity: int) -> tuple[list[torch.Tensor], list[list[torch.Tensor]]]:
+        """An entity's parameters that are not frozen, and the optimiser state beside them, slot by slot."""
+        weights: list[torch.Tensor] = []
+        slots: list[list[torch.Tensor]] = [[] for _ in self.slots]
+        for place in self.parameters:
+            owner, name = self._owner(self.entities[entity], place)
+            if (parameter := owner._parameters[name]) is not None and parameter.requires_grad:
+                weights.append(parameter)
+                for own, flat in zip(slots, self.slots.values(), strict=True):
+                    own.append(place.view(flat[entity]))
+        return weights, slots
+
+    def state(self) -> list[torch.Tensor]:
+        """All that training changes: rows, and buffers that are whole numbers."""
+        whole = (buffer for entity in self.entities for layer in entity for _, buffer in whole_buffers(layer))
+        return [self.weights, self.statistics, *self.slots.values(), *whole]
+
+    def rows(self, layer: int) -> Iterator[torch.Tensor]:
+        """Views (J, numel) of a layer: its parameters and buffers, then its optimiser state, slot by slot."""
+        own = [place.columns for place in self.parameters if place.layer == layer]
+        yield from (self.weights[:, columns] for columns in own)
+        yield from (self.statistics[:, place.columns] for place in self.buffers if place.layer == layer)
+        yield from (flat[:, columns] for flat in self.slots.values() for columns in own)
+
+    def named(self, entity: int) -> tuple[OrderedDict[str, torch.Tensor], OrderedDict[str, torch.Tensor]]:
+        """An entity's parameters and buffers by "LAYER.NAME" and its optimiser state by "SLOT.LAYER.NAME"."""
+        state = OrderedDict(
+            (f"{number}.{name}", value)
+            for number, layer in zip(self.layers, self.entities[entity], strict=True)
+            for name, value in layer.state_dict().items()
+        )
+        slots = OrderedDict(
+            (f"{slot}.{place.layer}.{place.name}", place.view(flat[entity]))
+            for slot, flat in self.slots.items()
+            for place in self.parameters
+        )
+        return state, slots
+
+
+def whole_buffers(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Buffers that are whole numbers, such as counters, less the keys of dropout, which belong to a round."""
+    return [(n, b) for n, b in module.named_buffers() if not b.is_floating_point() and not n.endswith("keys")]
+
+
+def _float_buffers(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
+
+
+def _places(layers: range, named: Sequence[Iterable[tuple[str, torch.Tensor]]], channels_last: bool) -> list[Place]:
+    places: list[Place] = []
+    for layer, tensors in zip(layers, named, strict=True):
+        for name, tensor in tensors:
+            start = places[-1].end if places else 0
+            places.append(Place(layer, name, tensor.shape, start, channels_last and tensor.dim() == 4))
+    return places
+
+
+def _width(places: list[Place]) -> int:
+    return places[-1].end if places else 0

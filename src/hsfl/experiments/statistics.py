@@ -1,0 +1,194 @@
+"""What is read off a run: how good it gets, how fast, and when it has converged; and the same over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import floor, inf, isfinite
+from typing import Any
+
+import numpy as np
+
+from hsfl.experiments.result import Panel, Series
+from hsfl.experiments.store import DIVERGED
+from hsfl.runs.reading import Run, total_bytes
+from hsfl.runs.stopping import WINDOW, is_converged
+
+#: The last evaluations whose mean is a run's final accuracy: single ones jump by a point.
+LAST = 5
+#: A target allows so many times the error of the run it is set by.
+MORE_ERROR = 1.25
+
+
+def evaluations(run: Run) -> list[dict[str, Any]]:
+    """Of a run that diverged, as many as of any other: from there on it goes on as before and knows nothing."""
+    lines = run.evaluations()
+    if (run.summary or {}).get("ended") != DIVERGED:
+        return lines
+    every, last = run.scenario["execution"]["evaluate_every"], run.metrics[-1]
+    later = range(lines[-1]["round"], run.scenario["stopping"]["rounds"], every)
+    for r in (round_ + every for round_ in later):
+        times = r / max(1, last["round"])
+        sent = {link: times * size for link, size in last["bytes"].items()}
+        lines.append(lines[0] | {"round": r, "time_s": times * last["time_s"], "bytes": sent})
+    return lines
+
+
+def final_accuracy(run: Run) -> float:
+    """The mean of the last evaluations."""
+    return float(np.mean([line["accuracy"] for line in evaluations(run)[-LAST:]]))
+
+
+def time_to(run: Run, target: float, count: str = "time_s") -> float:
+    """Simulated seconds (or `count="round"`) to the first evaluation of training at the target; infinite if none is."""
+    lines = (line for line in run.evaluations() if line["round"] > 0)
+    return next((float(line[count]) for line in lines if line["accuracy"] >= target), inf)
+
+
+def end_s(run: Run) -> float:
+    return float(evaluations(run)[-1]["time_s"])
+
+
+@dataclass(frozen=True)
+class Converged:
+    """Where a run converged: at the first evaluation that ends `WINDOW` ones whose mean gains less than 0.02 points on
+    the `WINDOW` before; the accuracy is that mean. A run that does not is taken at its end."""
+
+    accuracy: float
+    time_s: float
+    reached: bool
+
+
+def converged(run: Run) -> Converged:
+    lines = evaluations(run)
+    accuracies = [line["accuracy"] for line in lines]
+    found = next((k for k in range(1, len(lines) + 1) if is_converged(accuracies[:k])), None)
+    k = found or len(lines)
+    window = accuracies[max(0, k - WINDOW) : k]
+    return Converged(float(np.mean(window)), float(lines[k - 1]["time_s"]), found is not None)
+
+
+def target_of(runs: Sequence[Run]) -> float:
+    """A target that a good run reaches: `MORE_ERROR` times the mean final error of some, rounded down to 0.01."""
+    return whole_percent(1 - MORE_ERROR * (1 - float(np.mean([final_accuracy(run) for run in runs]))))
+
+
+def whole_percent(accuracy: float) -> float:
+    """Rounded down."""
+    return floor(100 * accuracy + 1e-9) / 100
+
+
+def has_learnt(run: Run) -> bool:
+    """Whether it ends at least 5 points above the model it began with."""
+    return final_accuracy(run) >= float(evaluations(run)[0]["accuracy"]) + 0.05
+
+
+def over_seeds(label: str, runs: Sequence[Run], x: Callable[[dict[str, object]], float]) -> Series:
+    """Accuracy in percent against something of an evaluation: the mean, the least and the most of all seeds."""
+    lines = [evaluations(run) for run in runs]
+    count = min(map(len, lines))
+    xs = np.array([[x(line) for line in of_run[:count]] for of_run in lines])
+    ys = 100 * np.array([[line["accuracy"] for line in of_run[:count]] for of_run in lines])
+    band = (ys.min(0).tolist(), ys.max(0).tolist()) if len(runs) > 1 else ((), ())
+    return Series(label, xs.mean(0).tolist(), ys.mean(0).tolist(), *band)
+
+
+def minutes(line: dict[str, object]) -> float:
+    return float(line["time_s"]) / 60  # type: ignore[arg-type]
+
+
+def curves(
+    title: str,
+    runs: Mapping[str, Sequence[Run]],
+    x: Callable[[dict[str, object]], float] = minutes,
+    x_label: str = "simulated minutes",
+    **look: Any,
+) -> Panel:
+    """Accuracy of runs by label; `look` is more of the panel."""
+    return Panel(title, x_label, "test accuracy (%)", [over_seeds(label, of, x) for label, of in runs.items()], **look)
+
+
+def gigabytes(line: dict[str, object]) -> float:
+    return total_bytes(line) / 1e9
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A number over seeds."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values))
+
+    @property
+    def low(self) -> float:
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        return max(self.values)
+
+    @property
+    def missed(self) -> int:
+        """The seeds in which it is infinite: what it counts never came."""
+        return sum(not isfinite(v) for v in self.values)
+
+    def text(self, digits: int = 1, sign: str = "-") -> str:
+        """The mean and the range; `sign="+"` marks what is positive too."""
+        if self.missed:
+            return "never" if self.missed == len(self.values) else f"never in {self.missed} of {len(self.values)}"
+        mean, low, high = (f"{v:{sign}z.{digits}f}" for v in (self.mean, self.low, self.high))
+        return mean if len(self.values) == 1 else f"{mean} ({low} to {high})"
+
+
+def finals(runs: Sequence[Run]) -> Spread:
+    """Their final accuracies in percent."""
+    return Spread(tuple(100 * final_accuracy(run) for run in runs))
+
+
+def ahead(runs: Sequence[Run], others: Sequence[Run]) -> Spread:
+    """By how many points they end above others, seed by seed."""
+    pairs = zip(finals(runs).values, finals(others).values, strict=True)
+    return Spread(tuple(ours - theirs for ours, theirs in pairs))
+
+
+def times_to(runs: Sequence[Run], target: float, count: str = "time_s") -> Spread:
+    """As `time_to`, of each."""
+    return Spread(tuple(time_to(run, target, count) for run in runs))
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times longer others take to a target, seed by seed; of one that never gets there, at least its end."""
+
+    values: tuple[float, ...]
+    never: int
+    """In so many seeds the other ends without reaching it."""
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean; 0 where the first itself never gets there."""
+        return float(np.exp(np.mean(np.log(self.values)))) if min(self.values, default=0.0) > 0 else 0.0
+
+    def text(self, digits: int = 1) -> str:
+        if not self.mean:
+            return "target missed"
+        text = f"{self.mean:.{digits}f}x"
+        if len(self.values) > 1:
+            text += f" ({min(self.values):.{digits}f} to {max(self.values):.{digits}f})"
+        if self.never == len(self.values):
+            return f"never, so more than {text}"
+        return f"more than {text}" if self.never else text
+
+
+def slowdown(others: Sequence[Run], firsts: Sequence[Run], target: float) -> Ratio:
+    values, never = [], 0
+    for other, first in zip(others, firsts, strict=True):
+        took, best = time_to(other, target), time_to(first, target)
+        if not isfinite(took):
+            never += 1
+            took = end_s(other)
+        values.append(took / best if isfinite(best) else 0.0)
+    return Ratio(tuple(values), never)

@@ -1,0 +1,153 @@
+"""From a scenario to what the algorithm trains: model, data, backend, strategy."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hsfl import data, models
+from hsfl.data.partition import label_counts, partition
+from hsfl.engine import BACKENDS, Backend
+from hsfl.engine.algorithm import Task
+from hsfl.errors import HsflError, ScenarioError
+from hsfl.problem.problem import Problem
+from hsfl.problem.strategy import Strategy
+from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES
+from hsfl.scenario.dynamics import Conditions
+from hsfl.scenario.scenario import Scenario
+from hsfl.strategies import checked, make_strategy
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A scenario made ready to train."""
+
+    task: Task
+    backend: Backend
+    feed: data.Feed
+    labels: dict[str, Any] | None
+    """How many samples of each label every client has; None for data without one label per sample."""
+    device: torch.device
+
+
+def prepare(scenario: Scenario, strategy: Strategy | None = None, data_folder: Path | None = None) -> Prepared:
+    """Build everything; ScenarioError names what is wrong before anything is trained."""
+    spec, training, execution = scenario.spec, scenario.spec.training, scenario.spec.execution
+    if spec.data is None:
+        raise ScenarioError(
+            f'{scenario.source}: data is missing; add a section [data] with name = "mnist-mini" or another, or give '
+            "--set data.name=mnist-mini"
+        )
+    try:
+        strategy = make_strategy(scenario) if strategy is None else checked(strategy, "strategy")
+        device = choose_device(execution.device)
+        if execution.precision == "tf32" and device.type != "cuda":
+            raise ScenarioError('execution.precision = "tf32": only on CUDA; write "fp32" or "bf16"')
+        problem = scenario.training_problem
+        if strategy.needs_constants and training.optimizer in ("adam", "adamw"):
+            warnings.warn(
+                f"the convergence bound is one of SGD and takes {training.optimizer}'s learning rate for a step, so "
+                "plans may average far too rarely; compare with strategy fixed",
+                stacklevel=2,
+            )
+        if strategy.needs_constants and spec.strategy.constants == "measured":
+            scenario.with_target(problem)  # says at once when no target is given
+        seed = spec.seed if training.seed is None else training.seed
+        shape = tuple(spec.model.input_shape or DEFAULT_INPUT_SHAPES.get(spec.model.name or "", ()))
+        network = _network(scenario, seed)
+        dataset = data.load_dataset(
+            spec.data, input_shape=shape, scenario_folder=scenario.folder, data_folder=data_folder
+        )
+        targets = dataset.train[1].numpy()
+        parts = partition(spec.data, targets, problem.system.num_clients, seed, scenario.folder)
+        sampler = data.Sampler(parts, training.batch_size, seed, spec.data.augment)
+        feed = data.Feed(dataset, spec.data.augment, device)
+        layers = list(models.chain(network, feed.samples(torch.arange(2, device=device))[0].cpu()))
+        _check(layers, problem, dataset)
+        backend = BACKENDS[execution.backend](
+            layers,
+            [hosts.tolist() for hosts in problem.system.hosts],
+            list(range(1, len(spec.tiers))),
+            _optimizer(problem, training.optimizer, training.weight_decay),
+            device=device,
+            precision=execution.precision,
+            seed=seed,
+            average_state=training.average_optimizer,
+        )
+    except HsflError as error:
+        text = str(error)
+        raise (
+            type(error)(text) if text.startswith(scenario.source) else ScenarioError(f"{scenario.source}: {text}")
+        ) from None
+    task = Task(
+        problem=problem,
+        strategy=strategy,
+        sampler=sampler,
+        feed=feed,
+        conditions=Conditions(scenario).at,
+        with_target=scenario.with_target,
+        measure=spec.strategy.constants == "measured",
+        probe_batches=spec.strategy.probe_batches,
+        replan_every=spec.strategy.replan_every,
+    )
+    labels = None
+    if targets.ndim == 1:
+        counts = label_counts(parts, targets, dataset.num_classes)
+        labels = {"labels": [str(k) for k in range(dataset.num_classes)], "counts": counts.tolist()}
+    return Prepared(task, backend, feed, labels, device)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of a scenario; "auto" is CUDA where there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        if device.type not in ("cpu", "cuda"):
+            raise RuntimeError
+        if device.type == "cuda":
+            if not torch.cuda.is_available():
+                raise ScenarioError(f"execution.device = {name!r}: there is no CUDA here; write cpu or auto")
+            if (device.index or 0) >= torch.cuda.device_count():
+                raise ScenarioError(f"execution.device = {name!r}: there are {torch.cuda.device_count()} CUDA devices")
+    except RuntimeError:
+        raise ScenarioError(f"execution.device = {name!r}: write cpu, cuda, cuda:1 or auto") from None
+    return device
+
+
+def _network(scenario: Scenario, seed: int) -> nn.Module:
+    """The model with the initial weights of the seed."""
+    model = scenario.spec.model
+    if model.profile is not None:
+        raise ScenarioError(
+            "model.profile: a profile has costs but no weights, so it can be planned but not trained; give name or "
+            "factory"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if model.factory is not None:
+            return models.load_factory(model.factory, scenario.folder)
+        assert model.name is not None
+        return models.build(model.name, tuple(model.input_shape or models.input_shape(model.name)))
+
+
+def _check(layers: list[nn.Module], problem: Problem, dataset: data.Dataset) -> None:
+    if len(layers) != problem.num_layers:
+        raise ScenarioError(f"the model has {len(layers)} layers, its profile {problem.num_layers}; measure it again")
+    classes = [p.shape[0] for p in layers[-1].parameters() if p.ndim > 1][-1:]
+    if classes and dataset.num_classes > classes[0] and dataset.train[1].ndim == 1:
+        raise ScenarioError(
+            f"data: {dataset.num_classes} classes, but the model tells {classes[0]} apart; give it more outputs"
+        )
+
+
+def _optimizer(problem: Problem, name: str, weight_decay: float) -> dict[str, Any]:
+    settings: dict[str, Any] = {"lr": problem.learning_rate, "weight_decay": weight_decay}
+    if name == "momentum":
+        return settings | {"name": "sgd", "momentum": problem.momentum}
+    return settings | {"name": name}

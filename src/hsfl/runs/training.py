@@ -1,0 +1,337 @@
+"""Train a scenario: rounds, evaluations, checkpoints, and a folder that holds it all."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import chain
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from hsfl.engine.algorithm import Algorithm, DivergedError
+from hsfl.engine.checkpoint import Checkpoints
+from hsfl.errors import HsflError
+from hsfl.files import UNFINISHED, share, sync
+from hsfl.problem.strategy import Strategy
+from hsfl.runs.callback import Callback
+from hsfl.runs.interrupting import InterruptedRun, stops_politely
+from hsfl.runs.preparing import Prepared, prepare
+from hsfl.runs.reading import Run
+from hsfl.runs.resuming import check_strategy
+from hsfl.runs.stopping import ended, round_limit
+from hsfl.runs.writing import METRICS, PLANS, SCENARIO, RunFolder, check_free, json_bytes
+from hsfl.scenario.scenario import Scenario
+from hsfl.scenario.template import scenario_text
+from hsfl.version import __version__
+
+#: The most rounds between two looks at the device, so that what is shown is never old.
+_ROUNDS_AT_ONCE = 50
+#: Test samples evaluated at once: enough to keep the device busy, and fewer where samples are large.
+_TEST_BATCH, _TEST_BYTES = {"cpu": 1000, "cuda": 2500}, 2**25
+
+
+def start(
+    scenario: Scenario,
+    out: Path | None,
+    *,
+    strategy: Strategy | None = None,
+    callbacks: Sequence[Callback] = (),
+    data_folder: Path | None = None,
+) -> Run:
+    """Train from the beginning into a new folder, by default the next free runs/SCENARIO-STRATEGY-N."""
+    if out is not None:
+        check_free(out)
+    prepared = prepare(scenario, strategy, data_folder)
+    session = _Session(scenario, prepared, callbacks)
+    records = session.begin()
+    contents = {
+        SCENARIO: scenario_text(scenario.raw).encode(),
+        "environment.json": json_bytes(_environment(prepared, scenario, data_folder)),
+    }
+    if prepared.labels is not None:
+        contents["labels.json"] = json_bytes(prepared.labels)
+    stem = f"{scenario.name}-{prepared.task.strategy.name.lower()}"
+    with closing(RunFolder.create(out, stem, contents)) as folder:
+        return session.run(folder, records)
+
+
+def resume(
+    path: Path,
+    scenario: Scenario,
+    *,
+    strategy: Strategy | None = None,
+    callbacks: Sequence[Callback] = (),
+    data_folder: Path | None = None,
+) -> Run:
+    """Go on with a run from its last checkpoint; `scenario` is the folder's, its stopping rules perhaps changed."""
+    with closing(RunFolder(path)) as folder:
+        folder.lock()
+        prepared = prepare(scenario, strategy, data_folder)
+        check_strategy(path, prepared.task.strategy.name)
+        session = _Session(scenario, prepared, callbacks)
+        records: Iterable[dict[str, Any]] = ()
+        if not session.load(folder):  # it never came to a checkpoint
+            records = session.begin()
+            folder.rewind(None)
+        folder.write_scenario(scenario_text(scenario.raw))
+        return session.run(folder, records)
+
+
+class _Session:
+    """One process training one run."""
+
+    folder: RunFolder
+    checkpoints: Checkpoints
+
+    def __init__(self, scenario: Scenario, prepared: Prepared, callbacks: Sequence[Callback]) -> None:
+        self.scenario, self.prepared, self.callbacks = scenario, prepared, callbacks
+        self.stopping, self.execution = scenario.spec.stopping, scenario.spec.execution
+        self.backend = prepared.backend
+        self.algorithm = Algorithm(self.backend, prepared.task)
+        self.accuracies: list[float] = []
+        """Of the evaluations that are due every so many rounds."""
+        self.losses, self.summed = [0.0] * self.backend.num_clients, 0
+        """Per client, summed over so many rounds since the last such evaluation."""
+        self.waiting: dict[str, Any] | None = None
+        """The last round's record: it is written once it is known whether an evaluation belongs to it."""
+        self.saved = 0
+        """The round of the last checkpoint."""
+        self.interrupted = False
+        self.failed: BaseException | None = None
+        """What a callback raised."""
+        self.earlier_s, self.started = 0.0, time.perf_counter()
+        """Seconds of earlier sessions, and when this one began."""
+
+    def begin(self) -> Iterator[dict[str, Any]]:
+        """Evaluate the initial model and make the first plan: what can be wrong shows before anything is written.
+
+        The records of the plan and of the first round, which is not trained yet.
+        """
+        self.waiting = {"round": 0, "time_s": 0.0, "bytes": self.algorithm.clock.bytes}
+        self._evaluate()
+        records = self.algorithm.advance(1)
+        return chain([next(records)], records)
+
+    def load(self, folder: RunFolder) -> bool:
+        """Take over the last checkpoint that is whole; False where none was ever written."""
+
+        def warn(text: str) -> None:
+            warnings.warn(text, stacklevel=4)
+
+        checkpoints = self._checkpoints(folder)
+        for path, tensors, state in checkpoints.whole(warn):
+            if (odd := folder.differing(state["files"])) is not None:
+                warn(f"{path}: {folder.path / odd} lacks what was in it then, so this checkpoint is left out")
+                continue
+            if (limit := round_limit(self.stopping)) < (at := state["progress"]["round"]):
+                raise HsflError(
+                    f"{folder.path}: the run is at round {at} already, past {limit}; give more rounds to go on"
+                )
+            self.backend.load(tensors)
+            self.algorithm.restore(state)
+            self.waiting, self.losses, self.summed = state["waiting"], state["losses"], state["summed"]
+            self.earlier_s, self.saved = state["wall_s"], self.algorithm.round
+            self.accuracies = [line["accuracy"] for line in folder.rewind(state["files"]) if "accuracy" in line]
+            return True
+        if checkpoints.found():
+            raise HsflError(
+                f"{checkpoints.folder}: no checkpoint is whole, so the run cannot go on; bring one back, or train again"
+            )
+        return False
+
+    def run(self, folder: RunFolder, records: Iterable[dict[str, Any]]) -> Run:
+        """Train until something ends it; `records` are those of rounds already under way."""
+        self.folder, self.checkpoints = folder, self._checkpoints(folder)
+        try:
+            with stops_politely(self._interrupt):
+                self._tell("on_start", folder.path, self.scenario, self.algorithm.round)
+                if (why := self._train(records)) is not None:
+                    self._finish(why)
+        except torch.OutOfMemoryError:
+            raise HsflError(
+                f"{folder.path}: the device has not enough memory; lower training.batch_size or the clients, or train "
+                "on a larger one"
+            ) from None
+        finally:
+            self._write_waiting()
+            self._tell("on_stop")
+        if self.failed is not None:
+            raise self.failed
+        if why is None:
+            raise InterruptedRun(folder.path, self.algorithm.round)
+        return Run.load(folder.path)
+
+    def _train(self, records: Iterable[dict[str, Any]]) -> str | None:
+        """Until something ends training: why, or None if it was interrupted."""
+        stopping, execution, algorithm = self.stopping, self.execution, self.algorithm
+        limit = float("inf") if stopping.time_limit is None else stopping.time_limit
+        if not self.saved:
+            self._write_waiting()  # round 0
+        while True:
+            for record in records:
+                self._record(record)
+            round_ = algorithm.round
+            if round_ % execution.evaluate_every == 0 and self.waiting is not None:
+                self._evaluate()
+                self._write_waiting()
+            why = ended(stopping, round_, algorithm.clock.time_s, self.accuracies)
+            over = why is not None or self.interrupted
+            due = execution.checkpoint_every and (over or round_ % execution.checkpoint_every == 0)
+            if (due or self.interrupted) and round_ != self.saved:
+                self._checkpoint()
+            if why is not None and self.waiting is not None:
+                # Not in the checkpoint: a run that goes on from here is one that never stopped here.
+                self._evaluate()
+            if over:
+                self._write_waiting()
+                self.folder.flush()
+                return why
+            self.folder.flush()
+            self.folder.remove("summary.json")  # of a run that had ended and now goes on
+            marks = [_next(round_, every) for every in (execution.evaluate_every, execution.checkpoint_every) if every]
+            stop = int(min(*marks, round_ + _ROUNDS_AT_ONCE, round_limit(stopping)))
+            records = algorithm.advance(stop - round_, limit, lambda: self.interrupted)
+
+    def _record(self, record: dict[str, Any]) -> None:
+        kind = record.pop("kind")
+        if kind == "plan":
+            self.folder.append(PLANS, record)
+            self._tell("on_plan", record)
+            return
+        self._write_waiting()
+        self.losses = [total + new for total, new in zip(self.losses, record["losses"], strict=True)]
+        self.summed += 1
+        keys = ("round", "time_s", "loss", "bytes", *(["drift"] if record["drift"] else []))
+        self.waiting = {key: record[key] for key in keys}
+
+    def _evaluate(self) -> None:
+        """Add an evaluation to the last round."""
+        assert self.waiting is not None
+        self._check_weights()
+        found = self.backend.evaluate(self.prepared.feed.test_batches(self._test_batch()))
+        if not isfinite(found["loss"]):
+            raise DivergedError(
+                f"round {self.algorithm.round}: the test loss is {found['loss']}; lower training.learning_rate"
+            )
+        self.waiting |= {"accuracy": found["accuracy"], "test_loss": found["loss"]}
+        self.accuracies.append(found["accuracy"])
+        if self.summed:
+            self.waiting["losses"] = (np.array(self.losses) / self.summed).tolist()
+            self.losses, self.summed = [0.0] * len(self.losses), 0
+
+    def _test_batch(self) -> int:
+        sample = self.prepared.feed.test[0][0].numel() * 4  # as float32
+        return max(1, min(_TEST_BATCH[self.backend.device.type], _TEST_BYTES // max(1, sample)))
+
+    def _check_weights(self) -> None:
+        """DivergedError, rather than a checkpoint or an evaluation that is worth nothing."""
+        names = [f"{n}.{name}" for n, layer in enumerate(self.backend.layers) for name, _ in layer.named_parameters()]
+
+        def finite(state: dict[str, torch.Tensor]) -> bool:
+            return bool(torch.stack([state[name].isfinite().all() for name in names]).all())
+
+        if finite(self.backend.global_state()):
+            return
+        clients = range(self.backend.num_clients)
+        client = next((n for n in clients if not finite(self.backend.client_state(n))), 0)
+        raise DivergedError(
+            f"round {self.algorithm.round}: the weights of client {client + 1} are not finite; lower "
+            "training.learning_rate, or check the data of that client"
+        )
+
+    def _write_waiting(self) -> None:
+        if self.waiting is not None:
+            record, self.waiting = self.waiting, None
+            self.folder.append(METRICS, record)
+            self._tell("on_round", record)
+
+    def _checkpoint(self) -> None:
+        self._check_weights()
+        self.folder.flush(sync=True)
+        state = self.algorithm.state() | {
+            "waiting": self.waiting,
+            "losses": self.losses,
+            "summed": self.summed,
+            "wall_s": self._wall_s(),
+            "files": self.folder.marks(),
+        }
+        self.checkpoints.write(self.algorithm.round, self.backend.save, state)
+        self.saved = self.algorithm.round
+
+    def _checkpoints(self, folder: RunFolder) -> Checkpoints:
+        return Checkpoints(folder.path / "checkpoints", self.execution.keep_checkpoints)
+
+    def _finish(self, why: str) -> None:
+        clock, folder = self.algorithm.clock, self.folder.path
+        state = {key: value.contiguous().cpu() for key, value in self.backend.global_state().items()}
+        temporary = folder / f"{UNFINISHED}model"
+        try:
+            save_file(state, temporary)
+            share(temporary)
+            sync(temporary)
+            os.replace(temporary, folder / "model.safetensors")
+        except Exception as error:
+            temporary.unlink(missing_ok=True)
+            raise HsflError(
+                f"{folder / 'model.safetensors'}: cannot be written ({error}); make room, then resume the run"
+            ) from None
+        evaluations = Run.load(folder).evaluations()
+        summary = {
+            "rounds": self.algorithm.round,
+            "time_s": clock.time_s,
+            "accuracy": evaluations[-1]["accuracy"],
+            "best_accuracy": max(line["accuracy"] for line in evaluations),
+            "test_loss": evaluations[-1]["test_loss"],
+            "bytes": clock.bytes,
+            "ended": why,
+            "wall_s": self._wall_s(),
+            "strategy": self.prepared.task.strategy.name,
+            "seed": self.backend.seed,
+        }
+        self.folder.write("summary.json", summary)
+        self._tell("on_end", summary)
+
+    def _tell(self, event: str, *values: Any) -> None:
+        """Call the callbacks; if one fails, training stops as if interrupted, so that nothing is lost."""
+        for callback in self.callbacks:
+            try:
+                getattr(callback, event)(*values)
+            except (Exception, SystemExit) as error:
+                self.failed, self.interrupted = self.failed or error, True
+
+    def _wall_s(self) -> float:
+        return self.earlier_s + time.perf_counter() - self.started
+
+    def _interrupt(self) -> None:
+        self.interrupted = True
+
+
+def _next(round_: int, every: int) -> int:
+    return (round_ // every + 1) * every
+
+
+def _environment(prepared: Prepared, scenario: Scenario, data_folder: Path | None) -> dict[str, Any]:
+    device = prepared.device
+    return {
+        "hsfl": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "threads": torch.get_num_threads(),
+        "command": sys.argv,
+        "strategy": prepared.task.strategy.name,
+        "scenario_folder": None if scenario.folder is None else str(scenario.folder.resolve()),
+        "data_folder": None if data_folder is None else str(data_folder.resolve()),
+    }

@@ -1,0 +1,31 @@
+"""What comes with hsfl: built-in scenarios, and the layer profiles of built-in models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+
+from hsfl.problem.profile import LayerProfile
+
+CATALOG = files("hsfl") / "catalog"
+#: The shape of one sample that each built-in model takes by default.
+DEFAULT_INPUT_SHAPES = {
+    "vgg11": (3, 32, 32),
+    "vgg16": (3, 32, 32),
+    "lenet5": (1, 28, 28),
+    "resnet18": (3, 32, 32),
+    "vit": (3, 32, 32),
+    "gpt": (128,),
+}
+
+
+def scenario_names() -> list[str]:
+    """The built-in scenarios."""
+    return sorted(p.name.removesuffix(".toml") for p in (CATALOG / "scenarios").iterdir() if p.name.endswith(".toml"))
+
+
+def shipped_profile(name: str, input_shape: Sequence[int] | None = None) -> LayerProfile | None:
+    """The profile of a built-in model that comes with hsfl, if there is one for the shape of its samples."""
+    shape = input_shape or DEFAULT_INPUT_SHAPES[name]
+    path = CATALOG / "profiles" / f"{name}-{'x'.join(map(str, shape))}.csv"
+    return LayerProfile.from_csv(path) if path.is_file() else None

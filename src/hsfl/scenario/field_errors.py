@@ -1,0 +1,114 @@
+"""From a failed check of a scenario to one sentence for the person who wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from hsfl.errors import nearest
+from hsfl.scenario.schema import ScenarioFile, TierSection
+from hsfl.scenario.toml_format import toml_value
+
+
+def first_problem(error: ValidationError, raw: Mapping[str, Any]) -> str:
+    """One sentence for the most telling error: a misspelt field before the missing one it was meant to be."""
+    errors = error.errors(include_url=False)
+    problem = min(errors, key=lambda e: 0 if e["type"] == "extra_forbidden" else 1)
+    loc = tuple(k for k in problem["loc"] if not _is_union_tag(k))
+    field, kind = _path(loc, raw), problem["type"]
+    if kind == "extra_forbidden":
+        known = list(_section_at(loc[:-1]).model_fields)
+        return f"unknown field {field}{_meant(str(loc[-1]), known)}; known here are {', '.join(known)}"
+    if kind == "missing":
+        described = _describe(loc)
+        return f"{field} is missing; add it{f' ({described})' if described else ''}"
+    if kind in _IN_WORDS:
+        message = _IN_WORDS[kind].format(**problem.get("ctx", {}))
+    else:
+        message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "it should be")
+    return f"{field} = {_short(problem['input'])}: {message}"
+
+
+#: Kinds of error that pydantic words for programmers.
+_IN_WORDS = {
+    "model_type": "write it as a section with fields",
+    "dict_type": "write it as a section with fields",
+    "too_short": "it needs at least {min_length} of them, not {actual_length}",
+    "too_long": "it takes at most {max_length} of them, not {actual_length}",
+    "string_pattern_mismatch": "use letters, digits, blanks, _ and -, and start with a letter or a digit",
+    "int_type": "it should be a whole number",
+    "int_from_float": "it should be a whole number",
+    "float_type": "it should be a number",
+    "string_type": "it should be text",
+    "list_type": "it should be a list",
+    "string_too_short": "it needs at least {min_length} character",
+}
+
+
+def _is_union_tag(key: int | str) -> bool:
+    """pydantic adds the alternative it tried to the location of an error."""
+    return key in ("per layer", "per tier")
+
+
+def _path(loc: Iterable[int | str], raw: Mapping[str, Any]) -> str:
+    """The field as the user writes it: tiers by name, entries of lists from 1."""
+    parts: list[str] = []
+    node: Any = raw
+    for key in loc:
+        node = node[key] if _has(node, key) else None
+        if isinstance(key, int):
+            name = node.get("name") if isinstance(node, dict) else None
+            if parts == ["tiers"] and isinstance(name, str) and name.strip():
+                parts.append(name)
+            else:
+                parts[-1] += f"[{key + 1}]"
+        else:
+            parts.append(key)
+    return ".".join(parts) or "the file"
+
+
+def _has(node: Any, key: int | str) -> bool:
+    if isinstance(node, dict):
+        return key in node
+    return isinstance(node, list) and isinstance(key, int) and key < len(node)
+
+
+def _section_at(loc: Iterable[int | str]) -> type[BaseModel]:
+    section: type[BaseModel] = ScenarioFile
+    for key in loc:
+        if key == "tiers":
+            section = TierSection
+        elif isinstance(key, str):
+            found = _kind(section, key)
+            assert found is not None
+            section = found
+    return section
+
+
+def _kind(section: type[BaseModel], key: str) -> type[BaseModel] | None:
+    """The section that a field of a section holds, if it is one."""
+    kind = section.model_fields[key].annotation
+    kinds = (k for k in (kind, *get_args(kind)) if isinstance(k, type) and issubclass(k, BaseModel))
+    return next(kinds, None)
+
+
+def _describe(loc: tuple[int | str, ...]) -> str:
+    info = _section_at(loc[:-1]).model_fields.get(str(loc[-1]))
+    return (info.description or "").rstrip(".") if info else ""
+
+
+def _meant(name: str, known: list[str]) -> str:
+    """A hint at the field that was meant: of the same name in another section, or of a similar one in this."""
+    elsewhere = [
+        f"{section}.{name}"
+        for section in ScenarioFile.model_fields
+        if section != "tiers" and (kind := _kind(ScenarioFile, section)) is not None and name in kind.model_fields
+    ]
+    return f" (did you mean {elsewhere[0]}?)" if elsewhere else nearest(name, known)
+
+
+def _short(value: Any) -> str:
+    text = toml_value(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,67 @@
+"""Fields of a scenario replaced by path, as --set and `hsfl.load_scenario` do, before the scenario is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hsfl.errors import ScenarioError, nearest
+from hsfl.scenario.toml_format import plain
+
+#: Fields that exclude each other: an override of one displaces the others.
+_ALTERNATIVES = {
+    "model": [{"name"}, {"profile"}, {"factory"}],
+    "convergence": [{"target"}, {"rounds", "slack"}],
+    "data": [{"name"}, {"factory"}],
+}
+
+
+def with_fields(raw: dict[str, Any], overrides: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """`raw`, changed in place: values by path, where None removes a field.
+
+    A strategy's name comes first, because the cuts and intervals of the one before go with it.
+    """
+    for path, value in sorted(overrides.items(), key=lambda item: item[0] != "strategy.name"):
+        try:
+            _override(raw, path, plain(value), source)
+        except TypeError as error:
+            raise ScenarioError(f"{source}: {path}: {error}") from None
+    return raw
+
+
+def _override(raw: dict[str, Any], path: str, value: Any, source: str) -> None:
+    keys = path.split(".")
+    node: Any = raw
+    for depth, key in enumerate(keys[:-1]):
+        if isinstance(node, list):
+            node = _tier_by_name(node, key, path, source)
+        elif isinstance(node, dict):
+            node = node.setdefault(key, {})
+        if not isinstance(node, dict | list):
+            section = ".".join(keys[: depth + 1])
+            raise ScenarioError(f"{source}: {path}: {section} is a value, not a section; shorten the path")
+    if not isinstance(node, dict):
+        raise ScenarioError(f"{source}: {path}: name a tier and a field, such as tiers.device.uplink")
+    if value is None:
+        node.pop(keys[-1], None)
+        return
+    if path == "strategy.name":
+        for other in ("cuts", "intervals"):  # they belong to the one that was there
+            node.pop(other, None)
+    group = _ALTERNATIVES.get(keys[0], []) if len(keys) == 2 else []
+    if any(keys[-1] in names for names in group):
+        for names in group:
+            if keys[-1] not in names:
+                for other in names:
+                    node.pop(other, None)
+    node[keys[-1]] = value
+
+
+def _tier_by_name(tiers: list[Any], key: str, path: str, source: str) -> Any:
+    names = [t.get("name") if isinstance(t, dict) else None for t in tiers]
+    if key in names:
+        return tiers[names.index(key)]
+    if key.isdecimal() and 1 <= int(key) <= len(tiers):
+        return tiers[int(key) - 1]
+    known = ", ".join(str(n) for n in names)
+    raise ScenarioError(f"{source}: {path}: no tier {key!r}{nearest(key, map(str, names))}; the tiers are {known}")

@@ -1,0 +1,51 @@
+"""From a file, or the name of a built-in scenario, to a checked `Scenario`; fields are replaced before the check."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from hsfl.errors import ScenarioError, nearest
+from hsfl.scenario.catalog import CATALOG, scenario_names
+from hsfl.scenario.overrides import with_fields
+from hsfl.scenario.scenario import Profiler, Scenario, scenario_from_dict
+
+
+def read_scenario(path_or_name: str | Path, profiler: Profiler, overrides: Mapping[str, Any] | None = None) -> Scenario:
+    """Read a scenario file, or a built-in scenario by its name; `overrides` as `Scenario.with_overrides` takes them."""
+    path = Path(path_or_name)
+    known = scenario_names()
+    try:
+        is_file, is_folder = path.is_file(), bool(str(path_or_name)) and path.is_dir()
+    except (OSError, ValueError):  # no path at all
+        is_file = is_folder = False
+    source: str
+    folder: Path | None
+    place: Path | Traversable
+    if is_file:
+        place, source, folder = path, str(path), path.parent
+    elif str(path_or_name) in known:
+        place, source, folder = CATALOG / "scenarios" / f"{path_or_name}.toml", f"scenario {path_or_name}", None
+    else:
+        problem = "is a folder" if is_folder else "no such file or built-in scenario"
+        raise ScenarioError(
+            f"{path_or_name}: {problem}{nearest(str(path_or_name), known)}; built-in are {', '.join(known)}, and "
+            "hsfl init FILE writes a file to start from"
+        )
+    raw = with_fields(_parse(place, source), overrides or {}, source)
+    return scenario_from_dict(raw, source, folder, profiler)
+
+
+def _parse(path: Path | Traversable, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(f"{source}: not valid TOML: {error}; correct that line") from None
+    except RecursionError:
+        raise ScenarioError(f"{source}: not valid TOML: nested too deeply; a scenario needs three levels") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ScenarioError(f"{source}: cannot be read as a text file ({reason}); write a TOML file in UTF-8") from None

@@ -1,0 +1,229 @@
+"""A checked scenario, and what it says in numbers: machines, layers, constants, the planning problem."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from hsfl.errors import HsflError, ScenarioError, nearest
+from hsfl.problem.problem import Constants, Problem
+from hsfl.problem.profile import FloatArray, LayerProfile
+from hsfl.problem.system import System
+from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES, shipped_profile
+from hsfl.scenario.draw import draw_system
+from hsfl.scenario.field_errors import first_problem
+from hsfl.scenario.overrides import with_fields
+from hsfl.scenario.schema import ModelSection, ScenarioFile
+from hsfl.scenario.toml_format import toml_value
+from hsfl.theory.convergence import target_after
+
+DEFAULT_MOMENTUM = 0.9
+#: Builds and profiles a model that has no profile in a file; the folder is where its module is looked for first.
+Profiler = Callable[[ModelSection, Path | None], LayerProfile]
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """A checked scenario file. `raw` is what the file (with overrides) says, `spec` the same, typed."""
+
+    spec: ScenarioFile
+    raw: Mapping[str, Any]
+    source: str
+    folder: Path | None
+    """Where relative paths start; None for a built-in scenario."""
+    profiler: Profiler
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    def with_overrides(self, overrides: Mapping[str, Any]) -> Scenario:
+        """The scenario with fields replaced, by path: {"tiers.device.uplink": "20 Mbps"}; None removes a field."""
+        raw = with_fields(copy.deepcopy(dict(self.raw)), overrides, self.source)
+        return scenario_from_dict(raw, self.source, self.folder, self.profiler)
+
+    @cached_property
+    def system(self) -> System:
+        """The machines, with every distribution drawn."""
+        return self.system_in(0)
+
+    def system_in(self, epoch: int) -> System:
+        """The machines with their link rates drawn for the epoch-th time; everything else as at the start."""
+        return draw_system(self.spec.tiers, self.spec.seed, self.source, epoch)
+
+    @cached_property
+    def profile(self) -> LayerProfile:
+        """The model's layers, from a file where there is one."""
+        model = self.spec.model
+        kind = next(k for k in ("name", "profile", "factory") if getattr(model, k) is not None)
+        try:
+            if model.profile is not None:
+                return LayerProfile.from_csv((self.folder or Path()) / model.profile)
+            if model.name is not None:
+                if model.name not in DEFAULT_INPUT_SHAPES:
+                    nearby, known = nearest(model.name, DEFAULT_INPUT_SHAPES), ", ".join(DEFAULT_INPUT_SHAPES)
+                    raise ScenarioError(f"no such built-in model{nearby}; known are {known}")
+                shipped = shipped_profile(model.name, model.input_shape)
+                if shipped is not None:
+                    return shipped
+            return self.profiler(model, self.folder)
+        except HsflError as error:
+            if model.name in DEFAULT_INPUT_SHAPES and model.input_shape is not None:
+                kind = "input_shape"  # the model is known, so it is the shape that does not fit
+            raise ScenarioError(f"{self.source}: model.{kind} = {toml_value(getattr(model, kind))}: {error}") from None
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The planning problem, in numbers; ScenarioError where a constant of the bound is missing."""
+        return self.with_target(self._with_constants(self.spec.convergence.drift or "paper"))
+
+    @cached_property
+    def training_problem(self) -> Problem:
+        """The problem a training run starts from: without a target, and with the constants as far as they are known.
+
+        All of them are known where the run takes the scenario's and does not measure its own.
+        """
+        drift = self.spec.convergence.drift or "refined"
+        if self.spec.strategy.constants == "scenario":
+            return self._with_constants(drift)
+        return replace(self.bare_problem, constants=replace(self.bare_problem.constants, drift=drift))
+
+    @cached_property
+    def bare_problem(self) -> Problem:
+        """Machines, layers and training, with the constants of the bound as far as the scenario has them (else NaN)."""
+        profile, training, spec = self.profile, self.spec.training, self.spec.convergence
+        momentum = 0.0
+        if training.optimizer == "momentum":
+            momentum = DEFAULT_MOMENTUM if training.momentum is None else training.momentum
+        elif training.momentum is not None:
+            raise ScenarioError(
+                f'{self.source}: training.momentum = {training.momentum}: only with optimizer = "momentum"; remove it'
+            )
+        if not profile.optimizer_bits.any():
+            profile = profile.with_optimizer(training.optimizer)
+        if len(profile) < len(self.spec.tiers):
+            raise ScenarioError(
+                f"{self.source}: the model has {len(profile)} layers for {len(self.spec.tiers)} tiers; each tier needs "
+                "at least one layer: use a deeper model or remove tiers"
+            )
+        variance = self._per_layer("gradient_variance", None)
+        return Problem(
+            name=self.name,
+            system=self.system,
+            profile=profile,
+            constants=Constants(
+                smoothness=spec.smoothness or np.nan,
+                initial_gap=spec.initial_gap or np.nan,
+                target=np.nan,
+                gradient_variance=np.zeros(len(profile)) if variance is None else variance,
+                gradient_second_moment=self._per_layer("gradient_second_moment", None),
+                gradient_dissimilarity=self._dissimilarity(needed=False),
+                drift=spec.drift or "paper",
+            ),
+            batch_size=training.batch_size,
+            learning_rate=training.learning_rate,
+            momentum=momentum,
+            seed=self.spec.seed,
+            average_optimizer=training.average_optimizer,
+        )
+
+    def _with_constants(self, drift: str) -> Problem:
+        """The bare problem, once everything that the bound needs with this drift model is known to be there."""
+        spec = self.spec.convergence
+        self._per_layer("gradient_variance", "the noise floor")
+        if drift == "paper":
+            self._per_layer("gradient_second_moment", 'drift = "paper"')
+        self._dissimilarity(needed=drift == "refined")
+        for field in ("smoothness", "initial_gap"):
+            if getattr(spec, field) is None:
+                raise ScenarioError(f"{self.source}: convergence.{field} is missing; planning needs it: {self._remedy}")
+        return replace(self.bare_problem, constants=replace(self.bare_problem.constants, drift=drift))
+
+    @property
+    def _remedy(self) -> str:
+        """Where the constants of the bound come from."""
+        file = "FILE" if self.folder is None else self.source
+        return f"hsfl estimate {file} --write measures it, or start from that of a similar built-in scenario"
+
+    def _per_layer(self, field: str, needed_for: str | None) -> FloatArray | None:
+        values, profile = getattr(self.spec.convergence, field), self.profile
+        if values is None:
+            column: FloatArray | None = getattr(profile, field)
+            if column is None and needed_for:
+                raise ScenarioError(
+                    f"{self.source}: convergence.{field} is missing and the profile has no such column; {needed_for} "
+                    f"needs {len(profile)} numbers, one per layer: {self._remedy}"
+                )
+            return column
+        if len(values) != len(profile):
+            own = "" if getattr(profile, field) is None else ", or none at all: the profile has its own"
+            raise ScenarioError(
+                f"{self.source}: convergence.{field} has {len(values)} numbers; the model has {len(profile)} layers "
+                f"and needs one for each{own}"
+            )
+        return np.array(values, dtype=float)
+
+    def _dissimilarity(self, needed: bool) -> FloatArray | None:
+        """(M, L): as given per tier, or from clients' for random grouping, (J_m - 1) / (N - 1) zeta_l^2."""
+        field, tiers, profile = "gradient_dissimilarity", len(self.spec.tiers), self.profile
+        values = self.spec.convergence.gradient_dissimilarity
+        if values is not None and isinstance(values[0], list):
+            lengths = {len(v) for v in values if isinstance(v, list)}
+            if len(values) != tiers or lengths != {len(profile)}:
+                raise ScenarioError(
+                    f"{self.source}: convergence.{field} has {len(values)} lists of {sorted(lengths)} numbers; it "
+                    f"needs {tiers} lists, one per tier, of {len(profile)}, one per layer"
+                )
+            return np.array(values, dtype=float)
+        clients = self._per_layer(field, 'drift = "refined"' if needed else None)
+        if clients is None:
+            return None
+        entities = np.array(self.system.entities)
+        return (entities[:, None] - 1) / max(1, self.system.num_clients - 1) * clients
+
+    def with_target(self, problem: Problem) -> Problem:
+        """Fill in epsilon, as given or by the rounds that full synchronisation would need with these constants."""
+        spec = self.spec.convergence
+        if (spec.target is None) == (spec.rounds is None):
+            given = "neither target nor rounds" if spec.target is None else "both target and rounds"
+            raise ScenarioError(
+                f"{self.source}: convergence has {given}; give exactly one of them, as what a plan is to reach"
+            )
+        if spec.rounds is None:
+            assert spec.target is not None
+            if spec.slack is not None:
+                raise ScenarioError(f"{self.source}: convergence.slack = {spec.slack}: only with rounds; remove it")
+            return replace(problem, constants=replace(problem.constants, target=spec.target))
+        target = target_after(problem, spec.rounds, spec.slack or 0.0)
+        return replace(problem, constants=replace(problem.constants, target=target))
+
+
+def scenario_from_dict(raw: Mapping[str, Any], source: str, folder: Path | None, profiler: Profiler) -> Scenario:
+    """Check what a file says; `ScenarioError` names the first field that is wrong."""
+    try:
+        spec = ScenarioFile.model_validate(raw)
+    except ValidationError as error:
+        raise ScenarioError(f"{source}: {first_problem(error, raw)}") from None
+    except RecursionError:
+        raise ScenarioError(f"{source}: a value is nested too deeply; a scenario needs three levels") from None
+    chosen = [k for k in ("name", "profile", "factory") if getattr(spec.model, k) is not None]
+    if len(chosen) != 1:
+        given = " and ".join(chosen) or "none of them"
+        raise ScenarioError(f"{source}: model has {given}; give exactly one of name, profile and factory")
+    if spec.model.factory is not None and spec.model.input_shape is None:
+        raise ScenarioError(
+            f"{source}: model.input_shape is missing; a factory needs it, such as input_shape = [3, 32, 32]"
+        )
+    names = [t.name for t in spec.tiers]
+    if repeated := [n for n in names if names.count(n) > 1]:
+        raise ScenarioError(
+            f"{source}: tiers.name = {toml_value(repeated[0])} is used twice; give every tier its own name"
+        )
+    return Scenario(spec, raw, source, folder, profiler)

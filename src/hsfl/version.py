@@ -1,0 +1,3 @@
+"""The version of hsfl."""
+
+__version__ = "0.1.0"
