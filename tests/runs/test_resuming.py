@@ -28,7 +28,7 @@ def whole(tmp_path_factory) -> Path:
     """A run that nothing interrupted."""
     folder = tmp_path_factory.mktemp("whole")
     run = hsfl.train(write_tiny(folder), out=folder / "run")
-    assert len({tuple(plan["cuts"]) for plan in run.plans}) > 1  # layers move in it
+    assert len({tuple(plan.cuts) for plan in run.plans}) > 1  # layers move in it
     return folder / "run"
 
 
@@ -169,7 +169,7 @@ Algorithm._round = slow
 def test_from_python_an_interrupt_is_a_keyboard_interrupt_and_resume_goes_on(tiny, tmp_path, whole):
     class Stop(hsfl.Callback):
         def on_round(self, record):
-            if record["round"] == 10:
+            if record.round == 10:
                 os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
@@ -186,7 +186,7 @@ def test_a_callback_that_fails_costs_nothing(tiny, tmp_path, whole):
 
     class Fails(hsfl.Callback):
         def on_round(self, record):
-            if record["round"] == 10:
+            if record.round == 10:
                 raise ZeroDivisionError("mine")
 
     class Listens(hsfl.Callback):
@@ -219,7 +219,7 @@ def interrupted(folder: Path, whole: Path, upto: int) -> Path:
 
     class Stop(hsfl.Callback):
         def on_round(self, record):
-            if record["round"] == upto:
+            if record.round == upto:
                 raise KeyboardInterrupt
 
     scenario = write_tiny(folder, {"execution.keep_checkpoints": 3})
