@@ -8,7 +8,7 @@ except ModuleNotFoundError:
     raise MissingExtraError("Building or profiling a model", "torch") from None
 
 from hsfl.models.chain import chain
-from hsfl.models.measure import example_input, peak_flops, profile, time_layers
+from hsfl.models.profiling import example_input, peak_flops, profile, time_layers
 from hsfl.models.zoo import NAMES, build, input_shape, load_factory
 
 __all__ = [
