@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.nn.parameter import is_lazy
-from torch.utils.flop_counter import FlopCounterMode
 
 from hsfl.errors import ModelError
+from hsfl.models.flops import flop_counter
 from hsfl.models.trace import NORMALIZATIONS, Tracer, attribute, cannot_cut, describe, first_line, trace, undisturbed
 
 
@@ -67,7 +67,7 @@ class _Observer(fx.Interpreter):
         inputs = [value for source in n.all_input_nodes if isinstance(value := self.env[source], torch.Tensor)]
         versions = [tensor._version for tensor in inputs]
         try:
-            with FlopCounterMode(display=False) as counter:
+            with flop_counter() as counter:
                 result = super().run_node(n)
         except Exception as error:
             raise ModelError(

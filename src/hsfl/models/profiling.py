@@ -14,11 +14,10 @@ import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from hsfl.errors import ModelError
 from hsfl.models.chain import chain
+from hsfl.models.flops import flop_counter, unfused
 from hsfl.models.trace import undisturbed
 from hsfl.problem.profile import OPTIMIZER_STATE_COPIES, LayerProfile
 
@@ -38,10 +37,9 @@ def profile(model: nn.Module, input_shape: tuple[int, ...], optimizer: str = "sg
         raise ModelError(f"unknown optimizer {optimizer!r}; known are {', '.join(OPTIMIZER_STATE_COPIES)}")
     copies = OPTIMIZER_STATE_COPIES[optimizer]
     rows = []
-    # Attention backends differ in how they are counted and in which one a version of torch picks.
-    with torch.random.fork_rng(devices=[]), sdpa_kernel(SDPBackend.MATH):
+    with torch.random.fork_rng(devices=[]), unfused():
         layers, example = _prepare(model, input_shape, _BATCH)
-        for layer, output, forward, backward in _passes(layers, example, lambda: FlopCounterMode(display=False)):
+        for layer, output, forward, backward in _passes(layers, example, flop_counter):
             state = {id(t): t for t in layer.state_dict(keep_vars=True).values() if t.is_floating_point()}
             rows.append(
                 (
