@@ -426,11 +426,6 @@ class Plural(TwoLayers):
         (nn.Sequential(nn.ReLU()), torch.ones(2, 4), ["no weight layer"]),
         (nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 4)), torch.ones(2, 4), ["parameter 0.weight", "run the model"]),
         (Skip(), torch.ones(2, 5), ["samples of shape 5 ", "first in", "give the shape"]),
-        (
-            nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, batch_first=True), 2),
-            torch.ones(2, 3, 4),
-            ["TransformerEncoder cannot"],
-        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )

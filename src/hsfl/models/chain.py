@@ -9,6 +9,7 @@ two legal cuts (a residual block, say) stays whole.
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections import Counter
 from collections.abc import Collection
 from typing import Any
@@ -19,7 +20,17 @@ from torch.nn.parameter import is_lazy
 
 from hsfl.errors import ModelError
 from hsfl.models.flops import flop_counter
-from hsfl.models.trace import NORMALIZATIONS, Tracer, attribute, cannot_cut, describe, first_line, trace, undisturbed
+from hsfl.models.trace import (
+    NORMALIZATIONS,
+    Tracer,
+    attribute,
+    cannot_cut,
+    describe,
+    first_line,
+    held_together,
+    trace,
+    undisturbed,
+)
 
 
 def chain(model: nn.Module, example: torch.Tensor) -> nn.Sequential:
@@ -28,15 +39,19 @@ def chain(model: nn.Module, example: torch.Tensor) -> nn.Sequential:
     Parameters, buffers and torch.nn modules are the model's own, not copies, so training the chain trains the model and
     train() and eval() reach both. A key of the chain's state dict is the layer's name, a dot and the model's own key.
     `example` is a batch of inputs: running it once, without touching the model, shows what each operation gives.
-    A model that has fewer than two layers raises `ModelError`.
+    A model that has fewer than two layers raises `ModelError`; a stack of transformer blocks that cannot be cut inside
+    is one layer, and a warning says why.
     """
     if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
         raise cannot_cut(model, f"the shape of parameter {lazy[0]} is not known yet; run the model on a batch first")
     traced = trace(model)
     flow = _Flow(model, traced, example)
     parts = flow.layers()
+    held = held_together(traced)
     if len(parts) < 2:
-        raise cannot_cut(model, flow.obstacle())
+        raise cannot_cut(model, held[0] if held else flow.obstacle())
+    for sentence in held:
+        warnings.warn(f"{type(model).__name__}: {sentence}", stacklevel=2)
     state = model.state_dict().keys()
     layers = nn.Sequential()
     entry = flow.input

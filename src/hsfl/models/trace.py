@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx, nn
@@ -23,6 +23,7 @@ from hsfl.errors import ModelError
 #: Modules that have weights but never start a layer.
 NORMALIZATIONS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+_STACKS = (nn.TransformerEncoder, nn.TransformerDecoder, nn.Transformer)
 _FACTORIES = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "zeros")
 
 
@@ -59,13 +60,23 @@ class Tracer(fx.Tracer):
         if _is_plain_sequential(self.root):
             return not _is_plain_sequential(m)
         stateless = next(itertools.chain(m.parameters(), m.buffers()), None) is None
-        return stateless or isinstance(m, NORMALIZATIONS) or super().is_leaf_module(m, module_qualified_name)
+        whole = isinstance(m, NORMALIZATIONS) or _is_encoder(m)
+        return stateless or whole or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Follow an nn.TransformerEncoder into its blocks where the source is all it is called with."""
+        if _is_encoder(m) and not _has_hooks(m):
+            source = _only_source(*args, **kwargs)
+            if source is not None:
+                return _encode(m, source)
+        return super().call_module(m, forward, args, kwargs)
 
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
     ) -> tuple[Any, list[Any]]:
         """One placeholder for the first argument; the others keep their default values."""
         _, name, *_ = (*inspect.signature(root_fn).parameters, "input")
+        root_fn = _encode if _is_encoder(self.root) else root_fn
         return root_fn, [self.root, self.create_proxy("placeholder", name, (), {})]
 
     def create_node(self, kind: str, *args: Any, **kwargs: Any) -> fx.Node:
@@ -87,6 +98,47 @@ class Tracer(fx.Tracer):
 
 def _is_plain_sequential(module: nn.Module) -> bool:
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+
+
+def _is_encoder(module: nn.Module) -> TypeGuard[nn.TransformerEncoder]:
+    return isinstance(module, nn.TransformerEncoder) and type(module).forward is nn.TransformerEncoder.forward
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, kind) for kind in kinds)
+
+
+def _only_source(src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: Any = None) -> Any:
+    """The source among the arguments of an nn.TransformerEncoder, None where masks come with it."""
+    alone = mask is None and src_key_padding_mask is None and (is_causal is None or is_causal is False)
+    return src if alone else None
+
+
+def _encode(encoder: nn.TransformerEncoder, source: Any) -> Any:
+    """The result of an nn.TransformerEncoder for a source without masks.
+
+    The module's own forward asks questions about nested tensors that a trace cannot follow; without masks there are no
+    nested tensors.
+    """
+    for layer in encoder.layers:
+        source = layer(source, src_mask=None, is_causal=False, src_key_padding_mask=None)
+    return source if encoder.norm is None else encoder.norm(source)
+
+
+def held_together(traced: fx.GraphModule) -> list[str]:
+    """A sentence for each of torch's stacks of blocks that the trace has as one operation: why, and the remedy."""
+    sentences = []
+    for path in dict.fromkeys(str(node.target) for node in traced.graph.nodes if node.op == "call_module"):
+        module = traced.get_submodule(path)
+        blocks = sum(len(part) for part in module.modules() if isinstance(part, nn.ModuleList))
+        if isinstance(module, _STACKS) and blocks > 1:
+            sentences.append(
+                f"{path} stays one layer, since a mask, a memory or a hook joins the {blocks} blocks of this "
+                f"nn.{type(module).__name__}; to cut between them, put them into an nn.Sequential of modules of your "
+                "own that make their masks themselves"
+            )
+    return sentences
 
 
 def _model_frame() -> FrameType | None:
