@@ -165,6 +165,36 @@ def test_module_called_twice_in_a_sequential_ties_what_lies_between() -> None:
     assert names(assert_chain_equals_model(model, torch.randn(2, 4).double())) == ["0", "1", "5"]
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_module_at_two_places_of_a_sequential_is_named_at_both(nested: bool) -> None:
+    shared = nn.Linear(4, 4)
+    model = nn.Sequential(shared, nn.ReLU(), nn.Linear(4, 4), shared)
+    places = "at 0 and at 3"
+    if nested:
+        model = nn.Sequential(nn.Sequential(shared, nn.ReLU()), nn.Sequential(nn.ReLU(), shared))
+        places = "at 0.0 and at 1.1"
+    with pytest.raises(ModelError, match=f"^Sequential cannot be cut .* is used {places}; untie it"):
+        chain(model, torch.ones(2, 4))
+
+
+class TiedInside(nn.Module):
+    """One weight used twice, which no cut can part as it lies in one module of an nn.Sequential."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there = nn.Linear(4, 4, bias=False)
+        self.back = nn.Linear(4, 4, bias=False)
+        self.back.weight = self.there.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.back(self.there(x).relu())
+
+
+def test_weights_tied_inside_a_layer_do_not_matter() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), TiedInside(), nn.Linear(4, 2)).double()
+    assert names(assert_chain_equals_model(model, torch.randn(3, 4).double())) == ["0", "1", "2"]
+
+
 class RootMeanSquare(nn.Module):
     """A normalisation written by hand."""
 

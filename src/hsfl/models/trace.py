@@ -182,7 +182,23 @@ def trace(model: nn.Module) -> fx.GraphModule:
                 f"{describe(theirs or ours)} depends on self.training or on chance, which a trace would freeze; "
                 "use a module such as nn.Dropout, or make it part of one module in an nn.Sequential",
             )
+    _name_places(model, evaluating.graph)
     return evaluating
+
+
+def _name_places(model: nn.Module, graph: fx.Graph) -> None:
+    """Note where each call of a module stands: a trace knows a module that is listed twice by its first place alone."""
+    places: dict[nn.Module, list[str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        places.setdefault(module, []).append(path)
+    calls: dict[nn.Module, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if node.op == "call_module":
+            calls.setdefault(model.get_submodule(node.target), []).append(node)
+    for module, nodes in calls.items():
+        if len(nodes) == len(places[module]):
+            for node, place in zip(nodes, places[module], strict=True):
+                node.meta["place"] = place
 
 
 def _trace_once(model: nn.Module) -> fx.GraphModule:
@@ -268,5 +284,6 @@ def describe(node: fx.Node) -> str:
         case "output":
             return "the output"
         case "call_module":
-            return f"{node.target} in {source}" if source else str(node.target)
+            place = node.meta.get("place", node.target)
+            return f"{place} in {source}" if source else str(place)
     return source or node.name
