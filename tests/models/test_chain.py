@@ -195,6 +195,24 @@ def test_weights_tied_inside_a_layer_do_not_matter() -> None:
     assert names(assert_chain_equals_model(model, torch.randn(3, 4).double())) == ["0", "1", "2"]
 
 
+class TwoLayers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+
+
+class Flattened(TwoLayers):
+    """One result per token: the batch is still the first dimension, with the tokens of a sample side by side."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x)).flatten(0, 1)
+
+
+def test_results_may_come_per_token() -> None:
+    assert names(assert_chain_equals_model(Flattened().double(), torch.randn(2, 3, 4).double())) == ["first", "second"]
+
+
 class RootMeanSquare(nn.Module):
     """A normalisation written by hand."""
 
@@ -389,13 +407,6 @@ class Masked(nn.Module):
         return x
 
 
-class TwoLayers(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(4, 4)
-        self.second = nn.Linear(4, 4)
-
-
 class Sized(TwoLayers):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch = x.shape[0]
@@ -429,6 +440,26 @@ class Paired(TwoLayers):
         return self.second(self.first(x) + other)
 
 
+class Total(TwoLayers):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x)).sum()
+
+
+class Mean(TwoLayers):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x)).mean(0)
+
+
+class Transposed(TwoLayers):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x)).t()
+
+
+class ForTwo(TwoLayers):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).reshape(2, 4))
+
+
 class Plural(TwoLayers):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.first(x)
@@ -452,6 +483,14 @@ class Plural(TwoLayers):
         (Noisy(), torch.ones(2, 4), ["torch.randn(4)", "chance"]),
         (Paired(), torch.ones(2, 4), ["2 inputs (x, other)", "inside forward"]),
         (Plural(), torch.ones(2, 4), ["returns a tuple", "one tensor"]),
+        (Total(), torch.ones(2, 4), ["returns a single number for a batch of 2", "batch as the first dimension"]),
+        (Mean(), torch.ones(2, 4), ["shape 4 for a batch of 2 and 4 for one of 4", "batch as the first dimension"]),
+        (
+            Transposed(),
+            torch.ones(1, 4),
+            ["shape 4x1 for a batch of 1 and 4x2 for one of 2", "batch as the first dimension"],
+        ),
+        (ForTwo(), torch.ones(2, 4), ["takes a batch of 2 but not one of 4", "any number"]),
         (nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(2, 4), ["only weight layer is '0'"]),
         (nn.Sequential(nn.ReLU()), torch.ones(2, 4), ["no weight layer"]),
         (nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 4)), torch.ones(2, 4), ["parameter 0.weight", "run the model"]),

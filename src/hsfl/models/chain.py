@@ -19,6 +19,7 @@ from torch import fx, nn
 from torch.nn.parameter import is_lazy
 
 from hsfl.errors import ModelError
+from hsfl.models.checks import check_example, check_model, times
 from hsfl.models.flops import flop_counter
 from hsfl.models.trace import (
     NORMALIZATIONS,
@@ -42,6 +43,8 @@ def chain(model: nn.Module, example: torch.Tensor) -> nn.Sequential:
     A model that has fewer than two layers raises `ModelError`; a stack of transformer blocks that cannot be cut inside
     is one layer, and a warning says why.
     """
+    check_model(model)
+    check_example(example)
     if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
         raise cannot_cut(model, f"the shape of parameter {lazy[0]} is not known yet; run the model on a batch first")
     traced = trace(model)
@@ -63,20 +66,27 @@ def chain(model: nn.Module, example: torch.Tensor) -> nn.Sequential:
     return layers
 
 
-class _Observer(fx.Interpreter):
-    """Runs a traced model once, keeping every value and noting FLOPs and what is overwritten in place."""
+class _Runner(fx.Interpreter):
+    """Runs a traced model on copies of its buffers, which an operation may write to."""
 
-    def __init__(self, model: nn.Module, traced: fx.GraphModule, example: torch.Tensor) -> None:
-        super().__init__(traced, garbage_collect_values=False)
+    def __init__(self, traced: fx.GraphModule, *, keep: bool = False) -> None:
+        super().__init__(traced, garbage_collect_values=not keep)
         self.extra_traceback = False
-        self.flops: dict[fx.Node, int] = {}
-        self.overwrites: dict[fx.Node, set[int]] = {}
-        self._rejection = f"{type(model).__name__} rejects samples of shape {'x'.join(map(str, example.shape[1:]))} at"
-        with undisturbed(model):
-            self.run(example.clone())
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         return super().get_attr(target, args, kwargs).clone()
+
+
+class _Observer(_Runner):
+    """Runs a traced model once, keeping every value and noting FLOPs and what is overwritten in place."""
+
+    def __init__(self, model: nn.Module, traced: fx.GraphModule, example: torch.Tensor) -> None:
+        super().__init__(traced, keep=True)
+        self.flops: dict[fx.Node, int] = {}
+        self.overwrites: dict[fx.Node, set[int]] = {}
+        self._rejection = f"{type(model).__name__} rejects samples of shape {times(example.shape[1:])} at"
+        with undisturbed(model):
+            self.run(example.clone())
 
     def run_node(self, n: fx.Node) -> Any:
         inputs = [value for source in n.all_input_nodes if isinstance(value := self.env[source], torch.Tensor)]
@@ -91,6 +101,25 @@ class _Observer(fx.Interpreter):
         self.flops[n] = counter.get_total_flops()
         self.overwrites[n] = {_storage(t) for t, version in zip(inputs, versions, strict=True) if t._version != version}
         return result
+
+
+def _check_batch(model: nn.Module, traced: fx.GraphModule, example: torch.Tensor, output: torch.Tensor) -> None:
+    """Refuse a model whose output does not grow in its first dimension with the number of samples."""
+    one, two = len(example), 2 * len(example)
+    given = f"a single number for a batch of {one}"
+    if output.ndim:
+        try:
+            with undisturbed(model):
+                grown = _Runner(traced).run(torch.cat([example, example]))
+        except Exception as error:
+            reason = f"it takes a batch of {one} but not one of {two} ({first_line(error)})"
+            raise cannot_cut(model, f"{reason}; let it take any number of samples") from None
+        if len(grown) == 2 * len(output):
+            return
+        given = f"shape {times(output.shape)} for a batch of {one} and {times(grown.shape)} for one of {two}"
+    raise cannot_cut(
+        model, f"forward returns {given}; return one result per sample, with the batch as the first dimension"
+    )
 
 
 def _storage(tensor: torch.Tensor) -> int:
@@ -115,6 +144,7 @@ class _Flow:
         if not (isinstance(self.result, fx.Node) and isinstance(self._seen.env[self.result], torch.Tensor)):
             given = type(self._seen.env[output]).__name__
             raise cannot_cut(model, f"forward returns a {given}; return the one tensor that the loss is computed from")
+        _check_batch(model, traced, example, self._seen.env[self.result])
         self._operations = [node for node in nodes if node.op.startswith("call")]
         self._position = {node: i for i, node in enumerate(self._operations)}
         self._position |= {self.input: -1, output: len(self._operations)}

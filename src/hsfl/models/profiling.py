@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ from torch.nn import functional
 
 from hsfl.errors import ModelError
 from hsfl.models.chain import chain
+from hsfl.models.checks import check_model, times, whole_sizes
 from hsfl.models.flops import flop_counter, unfused
 from hsfl.models.trace import undisturbed
 from hsfl.problem.profile import OPTIMIZER_STATE_COPIES, LayerProfile
@@ -88,11 +91,13 @@ def peak_flops(size: int = 2048, repeats: int = 5) -> float:
 
 def example_input(model: nn.Module, input_shape: tuple[int, ...], batch: int) -> torch.Tensor:
     """A batch that `model` can read: random numbers, or tokens where an embedding looks the input up."""
-    if any(size < 1 for size in input_shape):
-        raise ModelError(f"the shape of a sample has no sizes below 1, unlike {'x'.join(map(str, input_shape))}")
+    check_model(model)
+    shape = (batch, *whole_sizes(input_shape))
+    if min(shape) < 1:
+        raise ModelError(f"input_shape must have no size below 1, unlike {times(shape[1:])}")
     weight = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     with undisturbed(model):
-        numbers = torch.randn(batch, *input_shape).to(weight)
+        numbers = _random(shape).to(weight)
         try:
             model(numbers)
         except Exception as error:
@@ -102,8 +107,31 @@ def example_input(model: nn.Module, input_shape: tuple[int, ...], batch: int) ->
     return numbers
 
 
+def _random(shape: tuple[int, ...]) -> torch.Tensor:
+    """Random numbers of a shape; one too large for this machine's memory is refused."""
+    try:
+        # A system that lends more memory than it has would end the process, without a word, once the memory is used.
+        if torch.float32.itemsize * math.prod(shape) > _memory_bytes():
+            raise MemoryError
+        return torch.randn(shape)
+    except (MemoryError, OverflowError, RuntimeError, TypeError):  # torch has one error for each way to be too large
+        raise ModelError(
+            f"input_shape {times(shape[1:])} is too large: {shape[0]} samples do not fit into this machine's memory; "
+            "give the shape of one sample"
+        ) from None
+
+
+def _memory_bytes() -> float:
+    """The size of this machine's memory; infinity where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return math.inf
+
+
 def _prepare(model: nn.Module, input_shape: tuple[int, ...], batch: int) -> tuple[nn.Sequential, torch.Tensor]:
     """The chain of a copy of `model`, on the CPU and in training mode, and a batch for it."""
+    check_model(model)
     model = copy.deepcopy(model).cpu()
     example = example_input(model, input_shape, batch)
     return chain(model, example).train(), example
@@ -124,7 +152,7 @@ def _passes(
                 if output.requires_grad:
                     output.backward(gradient)
         except (RuntimeError, ValueError) as error:
-            shape = "x".join(map(str, value.shape))
+            shape = times(value.shape)
             reason = " ".join(str(error).split()).rstrip(".")
             raise ModelError(f"layer {name} cannot be trained on inputs of shape {shape}: {reason}") from None
         yield layer, output, forward, backward

@@ -57,6 +57,8 @@ class Tracer(fx.Tracer):
     proxy_buffer_attributes = True
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if isinstance(m, torch.jit.ScriptModule):
+            return True
         if _is_plain_sequential(self.root):
             return not _is_plain_sequential(m)
         stateless = next(itertools.chain(m.parameters(), m.buffers()), None) is None
@@ -136,7 +138,7 @@ def held_together(traced: fx.GraphModule) -> list[str]:
             sentences.append(
                 f"{path} stays one layer, since a mask, a memory or a hook joins the {blocks} blocks of this "
                 f"nn.{type(module).__name__}; to cut between them, put them into an nn.Sequential of modules of your "
-                "own that make their masks themselves"
+                "own that each make what they need beside their input"
             )
     return sentences
 

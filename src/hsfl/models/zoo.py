@@ -6,7 +6,7 @@ import difflib
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from hsfl.errors import ModelError
 from hsfl.factory import Factory
-from hsfl.models.trace import first_line
+from hsfl.models.checks import times, whole_sizes
 
 Shape = tuple[int, ...]
 
@@ -33,13 +33,18 @@ def build(name: str, input_shape: Shape | None = None, classes: int = 10) -> nn.
     predicts bytes. Initial weights follow torch's random state.
     """
     default, make = _entry(name)
-    shape = default if input_shape is None else tuple(input_shape)
+    shape = default if input_shape is None else whole_sizes(input_shape)
     if len(shape) != len(default) or min(shape) < 1:
-        raise ModelError(f"{name} takes samples like {_times(default)}, not {_times(shape) or 'an empty shape'}")
+        raise ModelError(f"{name} takes samples like {times(default)}, not {times(shape) or 'an empty shape'}")
+    if not isinstance(classes, int) or classes < 1:
+        raise ModelError(f"{name} tells a whole number of classes apart, at least 1, not {classes!r}")
     try:
         return make(shape, classes)
-    except (RuntimeError, MemoryError, OverflowError) as error:
-        raise ModelError(f"{name} cannot be built for samples of {_times(shape)} ({first_line(error)})") from None
+    except (RuntimeError, MemoryError, OverflowError, TypeError):  # torch has one error for each way to be too large
+        raise ModelError(
+            f"{name} for samples of {times(shape)} and {classes} classes does not fit into this machine's memory; "
+            "give smaller sizes"
+        ) from None
 
 
 def input_shape(name: str) -> Shape:
@@ -257,10 +262,6 @@ def _entry(name: str) -> tuple[Shape, Callable[[Shape, int], nn.Module]]:
         near = difflib.get_close_matches(name.lower(), NAMES, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"built in are {', '.join(NAMES)}"
         raise ModelError(f"no built-in model {name!r}: {hint}") from None
-
-
-def _times(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape))
 
 
 def load_factory(spec: str, search: Path | None) -> nn.Module:
