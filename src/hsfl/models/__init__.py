@@ -1,4 +1,4 @@
-"""Models as chains of layers: build or load one, cut it into layers and measure what each layer costs."""
+"""Models as chains of layers: build or load a model, cut the model into layers, profile what each layer costs."""
 
 from hsfl.errors import MissingExtraError
 

@@ -43,7 +43,7 @@ def check_example(example: object) -> None:
 
 
 def whole_sizes(input_shape: object) -> tuple[int, ...]:
-    """The shape of a sample as a tuple; one that does not consist of whole numbers is refused."""
+    """The shape of a sample as a tuple; a shape that does not consist of whole numbers is refused."""
     try:
         return tuple(map(operator.index, input_shape))  # type: ignore[call-overload]
     except TypeError:

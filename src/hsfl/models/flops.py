@@ -15,7 +15,7 @@ _Shape = Sequence[int]
 
 
 def flop_counter() -> FlopCounterMode:
-    """A context that counts the FLOPs of what runs in it on the CPU; `get_total_flops` says how many.
+    """A context that counts the FLOPs of the operations run inside, on the CPU; `get_total_flops` gives the number.
 
     Convolutions are counted here and not by torch, whose formula for the gradient of a convolution's weights takes
     every group to have all channels.
@@ -57,14 +57,14 @@ def _convolution(
 ) -> int:
     """FLOPs of a convolution: each weight is multiplied once per sample and position, on padding too.
 
-    Positions are those of the output, or those of the input where the convolution is transposed. The weights of a group
-    reach only the channels of that group, so their number has the division by groups in it.
+    The positions are the output's, or the input's where the convolution is transposed. The weights of a group reach
+    only the channels of that group, so the number of weights has the division by groups in it.
     """
     positions = samples if transposed else out_shape
     return 2 * samples[0] * prod(weight) * prod(positions[2:])
 
 
 def _convolution_backward(gradient: _Shape, samples: _Shape, weight: _Shape, *options: Any, out_shape: Any) -> int:
-    """FLOPs of a convolution's gradients: that of the input and that of the weights each cost a forward pass."""
+    """FLOPs of a convolution's gradients: the input's gradient and the weights' each cost a forward pass."""
     *_, (of_input, of_weight, _of_bias) = options
     return (of_input + of_weight) * _convolution(samples, weight, *options, out_shape=gradient)

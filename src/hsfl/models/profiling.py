@@ -1,4 +1,4 @@
-"""What the layers of a model cost: counted (FLOPs and bits, the same everywhere) or timed on this machine."""
+"""Profile a model: count what each layer costs (FLOPs and bits, the same everywhere) or time it on this machine."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def example_input(model: nn.Module, input_shape: tuple[int, ...], batch: int) ->
 
 
 def _random(shape: tuple[int, ...]) -> torch.Tensor:
-    """Random numbers of a shape; one too large for this machine's memory is refused."""
+    """Random numbers of a shape; a shape too large for this machine's memory is refused."""
     try:
         # A system that lends more memory than it has would end the process, without a word, once the memory is used.
         if torch.float32.itemsize * math.prod(shape) > _memory_bytes():
@@ -130,7 +130,7 @@ def _memory_bytes() -> float:
 
 
 def _prepare(model: nn.Module, input_shape: tuple[int, ...], batch: int) -> tuple[nn.Sequential, torch.Tensor]:
-    """The chain of a copy of `model`, on the CPU and in training mode, and a batch for it."""
+    """The chain of a copy of `model`, on the CPU and in training mode, and a batch that the chain can read."""
     check_model(model)
     model = copy.deepcopy(model).cpu()
     example = example_input(model, input_shape, batch)

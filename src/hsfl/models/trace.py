@@ -1,4 +1,4 @@
-"""Trace a model's forward pass with torch.fx, or say which line of it cannot be traced and what would help."""
+"""Trace a model's forward pass with torch.fx, or say which line cannot be traced and what would help."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FACTORIES = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "ran
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluate `model` without gradients, leaving its mode and the random state as they were."""
+    """Evaluate `model` without gradients; the mode of the model and the random state are restored afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         _set_mode(model, training=False)
@@ -41,7 +41,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 def _set_mode(model: nn.Module, *, training: bool) -> None:
-    """Set the flags alone: train() can be overridden to do more, such as merging adapters."""
+    """Set the flag of every module and nothing else: train() may be overridden to do more, such as merging adapters."""
     for module in model.modules():
         module.training = training
 
@@ -52,7 +52,7 @@ def cannot_cut(model: nn.Module, reason: str) -> ModelError:
 
 
 class Tracer(fx.Tracer):
-    """Follows the one input, keeps buffers as references and notes the source line of every operation."""
+    """A tracer that follows one input, keeps buffers as references and notes the source line of every operation."""
 
     proxy_buffer_attributes = True
 
@@ -66,7 +66,7 @@ class Tracer(fx.Tracer):
         return stateless or whole or super().is_leaf_module(m, module_qualified_name)
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Follow an nn.TransformerEncoder into its blocks where the source is all it is called with."""
+        """Follow an nn.TransformerEncoder into its blocks where the source is the only argument."""
         if _is_encoder(m) and not _has_hooks(m):
             source = _only_source(*args, **kwargs)
             if source is not None:
@@ -76,7 +76,7 @@ class Tracer(fx.Tracer):
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
     ) -> tuple[Any, list[Any]]:
-        """One placeholder for the first argument; the others keep their default values."""
+        """One placeholder for the first argument; the other arguments keep their default values."""
         _, name, *_ = (*inspect.signature(root_fn).parameters, "input")
         root_fn = _encode if _is_encoder(self.root) else root_fn
         return root_fn, [self.root, self.create_proxy("placeholder", name, (), {})]
@@ -88,7 +88,7 @@ class Tracer(fx.Tracer):
         return node
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        """An assertion about the input holds while tracing; any other branch on it cannot be followed."""
+        """Take an assertion about the input to hold while tracing; any other branch on the input cannot be followed."""
         frame = _model_frame()
         if frame and linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("assert "):
             return True
@@ -112,7 +112,7 @@ def _has_hooks(module: nn.Module) -> bool:
 
 
 def _only_source(src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: Any = None) -> Any:
-    """The source among the arguments of an nn.TransformerEncoder, None where masks come with it."""
+    """The source among the arguments of an nn.TransformerEncoder, None where the source comes with masks."""
     alone = mask is None and src_key_padding_mask is None and (is_causal is None or is_causal is False)
     return src if alone else None
 
@@ -163,7 +163,7 @@ def _quote(frame: FrameType, line: int) -> str:
 
 
 def trace(model: nn.Module) -> fx.GraphModule:
-    """Trace in both modes: a graph is right only if it is the same when training and when evaluating."""
+    """Trace `model` in both modes: a graph is right only if training and evaluation give the same graph."""
     inputs = inspect.signature(model.forward).parameters.values()
     required = [p.name for p in inputs if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if len(required) > 1 or not inputs:
@@ -223,7 +223,7 @@ def _trace_once(model: nn.Module) -> fx.GraphModule:
 
 @contextmanager
 def _factories_recorded(tracer: Tracer) -> Iterator[None]:
-    """Let tensors be made from traced sizes: torch's factories take only some forms of them by themselves."""
+    """Let tensors be made from traced sizes: torch's factories by themselves take traced sizes only in some forms."""
 
     def recorded(factory: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -248,7 +248,7 @@ def _holds_proxy(value: Any) -> bool:
 
 
 def _locate(model: nn.Module, error: Exception) -> str:
-    """The line of the model's code that raised `error` and the path of its module."""
+    """The line of the model's code that raised `error` and the path of the module with that line."""
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if not _is_internal(frame)]
     if not frames:
         return "the forward pass"
@@ -258,7 +258,7 @@ def _locate(model: nn.Module, error: Exception) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """What an exception says, in one line."""
+    """The first line of what an exception says, or the name of its type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 

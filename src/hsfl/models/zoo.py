@@ -29,8 +29,8 @@ _VGG_CONVOLUTIONS = {
 def build(name: str, input_shape: Shape | None = None, classes: int = 10) -> nn.Module:
     """A new built-in model for samples of `input_shape`, by default the model's own shape.
 
-    Images are (channels, height, width). For `gpt` the shape is (context,) and `classes` has no effect, since it
-    predicts bytes. Initial weights follow torch's random state.
+    Images are (channels, height, width). For `gpt` the shape is (context,) and `classes` has no effect, since a
+    `gpt` predicts bytes. Initial weights follow torch's random state.
     """
     default, make = _entry(name)
     shape = default if input_shape is None else whole_sizes(input_shape)
@@ -162,7 +162,7 @@ class Attention(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention, then a four times wider MLP; each normalises its input and adds its output to it."""
+    """Attention, then a four times wider MLP; each of the two normalises its input and adds its output to the input."""
 
     def __init__(self, width: int, heads: int, *, causal: bool) -> None:
         super().__init__()
@@ -265,7 +265,7 @@ def _entry(name: str) -> tuple[Shape, Callable[[Shape, int], nn.Module]]:
 
 
 def load_factory(spec: str, search: Path | None) -> nn.Module:
-    """Call the factory named by "package.module:function" and return its model; `search` is a folder to look in."""
+    """The model that the factory named "package.module:function" returns; `search` is a folder to look in."""
     model = Factory(spec, search, spec, ModelError).call()
     if not isinstance(model, nn.Module):
         raise ModelError(f"{spec} returned a {type(model).__name__}; a factory must return an nn.Module")
