@@ -159,7 +159,7 @@ def test_own_model_trains_with_its_own_strategy(tmp_path: Path) -> None:
     assert found.finished and found.strategy == "share-of-time"
     assert found.evaluations()[-1].accuracy > 0.6  # chance is 1 in 6
     assert [plan.strategy for plan in found.plans] == ["share-of-time"]
-    assert f"cuts {found.plans[0]['cuts']}, intervals {found.plans[0]['intervals']}" in printed
+    assert f"cuts {found.plans[0].cuts}, intervals {found.plans[0].intervals}" in printed
     assert printed.count("accuracy") == len(found.evaluations())
     # The plan keeps its promise: averaging the sensors takes about a twentieth of the time of the rounds in between.
     columns = found.columns()
