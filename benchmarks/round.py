@@ -31,6 +31,7 @@ import hsfl
 from hsfl.engine import BACKENDS, Backend
 from hsfl.engine.precision import arithmetic, casts
 from hsfl.models import build, chain, input_shape
+from hsfl.records import RoundRecord
 from hsfl.runs.preparing import prepare
 from hsfl.runs.training import start
 
@@ -54,24 +55,42 @@ class Setting:
         self.hosts = [list(range(clients))]
         for below, count in itertools.pairwise(counts):
             self.hosts.append([j * count // below for j in self.hosts[-1]])
-        images = torch.randint(0, 256, (4096, *shape), dtype=torch.uint8, device=self.device)
-        labels = torch.randint(0, 10, (4096,), device=self.device)
+        self.images = torch.randint(0, 256, (4096, *shape), dtype=torch.uint8, device=self.device)
+        self.labels = torch.randint(0, 10, (4096,), device=self.device)
         self.draw = torch.randint(0, 4096, (clients, batch, 1), device=self.device)
         self.rule: dict[str, Any] = RULE
 
-        def feed(draw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            index = draw[..., 0]
-            return images[index].float().div_(255).sub_(0.5), labels[index]
+    def draws(self, first_round: int, count: int) -> torch.Tensor:
+        """As a backend takes its data: the same draw for every round."""
+        return self.draw.expand(count, *self.draw.shape)
 
-        self.feed = feed
+    def batch_of(self, draw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        index = draw[..., 0]
+        return self.images[index].float().div_(255).sub_(0.5), self.labels[index]
 
     def backend(self, cuts: Sequence[int], precision: str = "fp32", **options: object) -> Backend:
         kind = BACKENDS["stacked"]
-        return kind(self.layers, self.hosts, cuts, self.rule, device=self.device, precision=precision, **options)
+        return kind(
+            self.layers,
+            self.hosts,
+            cuts,
+            self.rule,
+            data=Data(self),
+            device=self.device,
+            precision=precision,
+            **options,
+        )
 
     def stacked(self, cuts: Sequence[int], precision: str = "fp32", **options: object) -> Work:
         backend = self.backend(cuts, precision, **options)
-        return lambda: backend.step_from(self.feed, self.draw)
+        return backend.train_round
+
+
+class Data:
+    """The setting's data as a backend takes them."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.draws, self.batch = setting.draws, setting.batch_of
 
 
 @contextlib.contextmanager
@@ -94,7 +113,7 @@ def centralised(setting: Setting, precision: str, channels_last: bool) -> Work:
     optimizer = torch.optim.SGD(model.parameters(), **settings, fused=True)
 
     def step() -> None:
-        inputs, targets = setting.feed(setting.draw)
+        inputs, targets = setting.batch_of(setting.draw)
         inputs = inputs.flatten(0, 1)
         if channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
@@ -143,7 +162,7 @@ def naive(setting: Setting, cuts: Sequence[int], precision: str) -> Work:
 
     def step() -> None:
         with arithmetic(device, precision):
-            inputs, targets = setting.feed(setting.draw)
+            inputs, targets = setting.batch_of(setting.draw)
             for n, model in enumerate(models):
                 optimizers[n].zero_grad()
                 sent, received = [], []
@@ -350,9 +369,9 @@ class Stopwatch(hsfl.Callback):
     def __init__(self, first: int, last: int) -> None:
         self.rounds, self.times = (first, last), {}
 
-    def on_round(self, record: dict[str, Any]) -> None:
+    def on_round(self, record: RoundRecord) -> None:
         if record["round"] in self.rounds:
-            self.times[record["round"]] = time.perf_counter()
+            self.times[record.round] = time.perf_counter()
 
     @property
     def seconds(self) -> float:
@@ -365,10 +384,17 @@ def whole(device: str, blocks: int) -> str:
     every, count = (200, 1000) if device == "cuda" else (200, 400)
     intervals = (5, 6, 1)
     name, chosen = ("paper", {"data.factory": "round:random_images"}) if device == "cuda" else ("mnist-mini", {})
-    settings = {"device": device, "precision": "tf32" if device == "cuda" else "fp32", "evaluate_every": every}
-    settings |= {"strategy": "fixed", "cuts": list(CUTS[device]), "intervals": list(intervals), "rounds": every + count}
-    settings |= {"checkpoint_every": 10**6, "learning_rate": 1e-3}
-    overrides = chosen | {f"training.{key}": value for key, value in settings.items()}
+    overrides = chosen | {
+        "execution.device": device,
+        "execution.precision": "tf32" if device == "cuda" else "fp32",
+        "execution.evaluate_every": every,
+        "execution.checkpoint_every": 10**6,
+        "strategy.name": "fixed",
+        "strategy.cuts": list(CUTS[device]),
+        "strategy.intervals": list(intervals),
+        "stopping.rounds": every + count,
+        "training.learning_rate": 1e-3,
+    }
     scenario = hsfl.load_scenario(name, overrides)
     scenario = replace(scenario, folder=Path(__file__).parent)
     ratios_, rounds = [], []
@@ -377,14 +403,14 @@ def whole(device: str, blocks: int) -> str:
         with tempfile.TemporaryDirectory() as folder:
             start(scenario, Path(folder) / "run", callbacks=[watch])
         prepared = prepare(scenario)
-        backend, draws = prepared.backend, torch.from_numpy(prepared.task.sampler.draw(0, 64)).to(prepared.device)
+        backend = prepared.backend
         backend.move(CUTS[device])
         for t in range(20 + count):
             if t == 20:
                 if device == "cuda":
                     torch.cuda.synchronize()
                 begin = time.perf_counter()
-            backend.step_from(prepared.feed, draws[t % 64])
+            backend.train_round()
             for tier, interval in enumerate(intervals[:2]):
                 if (t + 1) % interval == 0:
                     backend.average(tier)

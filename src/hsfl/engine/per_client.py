@@ -13,6 +13,7 @@ from hsfl.errors import ModelError
 
 _MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_PRIME = 1_000_003
 #: Modules that draw random numbers in a way that cannot be tied to a client.
 _OTHER_DROPOUT = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)
 
@@ -125,10 +126,17 @@ def seed_dropout(modules: Iterable[nn.Module], clients: Sequence[int], seed: int
 @contextmanager
 def own_chance(seed: int, round_: int, client: int, device: torch.device) -> Iterator[None]:
     """Let torch's random numbers, for modules that draw their own, follow from seed, round and client alone."""
-    words = (torch.tensor(word, dtype=torch.int64) for word in (seed, round_, [-1], [client]))
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(int(client_keys(*words)[0, 0]))
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    before = [generator.get_state() for generator in generators]
+    for generator in generators:
+        generator.manual_seed(((seed * _PRIME + round_) * _PRIME + client) % 2**63)
+    try:
         yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)
 
 
 def client_keys(seed: torch.Tensor, round_: torch.Tensor, sites: torch.Tensor, clients: torch.Tensor) -> torch.Tensor:
