@@ -43,7 +43,6 @@ CONFINED = {
     "torch": {"models", "data", "engine", "runs", "experiments"},
     "safetensors": {"engine", "runs"},
     "pooch": {"data"},
-    "requests": {"data"},
     "tomlkit": {"runs"},
     "matplotlib": {"report"},
     "typer": {"cli"},
