@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from hsfl.planner.result import PlanResult
 from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES, scenario_names, shipped_profile
 from hsfl.scenario.reading import read_scenario
 from hsfl.scenario.scenario import Scenario
+from hsfl.scenario.schema import MAX_DIMENSIONS, MAX_SAMPLE
 
 if TYPE_CHECKING:
     from hsfl.planner.baselines import Alternative
@@ -172,6 +174,10 @@ def _shape(text: str) -> tuple[int, ...]:
         shape = ()
     if not shape or min(shape) < 1:
         raise HsflError(f"--input {text}: write whole numbers of at least 1 with commas, such as 3,32,32")
+    if len(shape) > MAX_DIMENSIONS or math.prod(shape) > MAX_SAMPLE:
+        raise HsflError(
+            f"--input {text}: write at most {MAX_DIMENSIONS} numbers, whose product is at most {MAX_SAMPLE:,}"
+        )
     return shape
 
 
