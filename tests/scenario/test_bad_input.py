@@ -106,7 +106,7 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"convergence.gradient_second_moment": [NAN, 1, 1, 1, 1]},
         ["convergence.gradient_second_moment[1] = nan", "finite"],
     ),
-    "zero in a shape": ({"model.input_shape": [1, 0, 28]}, ["model.input_shape[2] = 0", "equal to 1"]),
+    "zero in a shape": ({"model.input_shape": [1, 0, 28]}, ["model.input_shape = [1, 0, 28]", "at least 1"]),
     # quantities
     "unknown compute unit": ({"tiers.0.compute": "5 Tflop"}, ['tiers.device.compute = "5 Tflop"', "0.5 TFLOPS"]),
     "unknown rate unit": ({"tiers.0.uplink": "80 mbps"}, ['tiers.device.uplink = "80 mbps"', "'mbps'", RATE]),
@@ -249,10 +249,10 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "shape too small for the model": ({"model.input_shape": [1, 4, 4]}, ["model.", "lenet5", "4x4", "12x12"]),
     "shape too large for any machine": (
         {"model.input_shape": [1, 10**6, 10**6]},
-        ["model.input_shape = [1, 1000000, 1000000]", "at most 100,000,000 numbers"],
+        ["model.input_shape = [1, 1000000, 1000000]", "at most 100,000,000"],
     ),
     "shape beyond any integer": ({"model.input_shape": [1, 28, 10**30]}, ["model.input_shape", "at most 100,000,000"]),
-    "shape of too many sizes": ({"model.input_shape": [1] * 5000}, ["model.input_shape", "at most 8 of them"]),
+    "shape of too many sizes": ({"model.input_shape": [1] * 5000}, ["model.input_shape", "1 to 8 whole numbers"]),
     "factory of a huge shape": (
         {"model": {"factory": "net:build", "input_shape": [10**18]}},
         ["model.input_shape = [1000000000000000000]", "at most 100,000,000"],
@@ -370,7 +370,10 @@ BAD_CALLS: dict[str, tuple[list[str], list[str]]] = {
     "--input the model cannot take": (["profile", "lenet5", "--input", "28,28"], ["lenet5", "28x28", "1x28x28"]),
     "--input beyond any memory": (["profile", "lenet5", "--input", "1,1000000,1000000"], ["1000000"]),
     "--input beyond any integer": (["profile", "net:build", "--input", "9" * 30], ["--input 999", "100,000,000"]),
-    "--input of too many sizes": (["profile", "lenet5", "--input", "1," * 5000 + "1"], ["--input 1,1", "at most 8"]),
+    "--input of too many sizes": (
+        ["profile", "lenet5", "--input", "1," * 5000 + "1"],
+        ["--input 1,1", "1 to 8 whole numbers"],
+    ),
     "unknown --optimizer": (["profile", "lenet5", "--optimizer", "adagrad"], ["--optimizer adagrad", "adamw"]),
     "--batch-size 0": (["profile", "lenet5", "--batch-size", "0"], ["--batch-size", "1"]),
     "--csv onto a file": (["profile", "lenet5", "--csv", "good.toml"], ["good.toml: exists already"]),

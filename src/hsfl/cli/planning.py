@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +13,9 @@ from hsfl.cli.common import ScenarioArgument, SetOption, app, assignment, show, 
 from hsfl.errors import HsflError
 from hsfl.files import write_whole
 from hsfl.planner.result import PlanResult
-from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES, scenario_names, shipped_profile
+from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES, checked_shape, scenario_names, shipped_profile
 from hsfl.scenario.reading import read_scenario
 from hsfl.scenario.scenario import Scenario
-from hsfl.scenario.schema import MAX_DIMENSIONS, MAX_SAMPLE
 
 if TYPE_CHECKING:
     from hsfl.planner.baselines import Alternative
@@ -171,13 +169,11 @@ def _shape(text: str) -> tuple[int, ...]:
     try:
         shape = tuple(int(part) for part in text.split(","))
     except ValueError:
-        shape = ()
-    if not shape or min(shape) < 1:
-        raise HsflError(f"--input {text}: write whole numbers of at least 1 with commas, such as 3,32,32")
-    if len(shape) > MAX_DIMENSIONS or math.prod(shape) > MAX_SAMPLE:
-        raise HsflError(
-            f"--input {text}: write at most {MAX_DIMENSIONS} numbers, whose product is at most {MAX_SAMPLE:,}"
-        )
+        raise HsflError(f"--input {text}: write whole numbers with commas, such as 3,32,32") from None
+    try:
+        checked_shape(shape)
+    except ValueError as error:
+        raise HsflError(f"--input {text}: {error}") from None
     return shape
 
 

@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainValidator, Tag
 
 from hsfl.problem.units import LARGEST, SMALLEST, parse
+from hsfl.scenario.catalog import checked_shape
 from hsfl.scenario.quantity import Quantity, parse_quantity
 
 MAX_ENTITIES = 10_000_000
-#: How many sizes the shape of a sample may have, and how many numbers the sample.
-MAX_DIMENSIONS, MAX_SAMPLE = 8, 100_000_000
 
 Compute = Annotated[Quantity, PlainValidator(partial(parse_quantity, kind="compute"))]
 Rate = Annotated[Quantity, PlainValidator(partial(parse_quantity, kind="rate"))]
@@ -35,18 +33,6 @@ def _printable(text: str) -> str:
 
 #: Text that people see.
 Line = Annotated[str, AfterValidator(_printable)]
-
-
-def _small_enough(shape: list[int]) -> list[int]:
-    if math.prod(shape) > MAX_SAMPLE:
-        raise ValueError(f"a sample may hold at most {MAX_SAMPLE:,} numbers; make it smaller")
-    return shape
-
-
-#: The shape of one sample.
-Shape = Annotated[
-    list[Annotated[int, Field(ge=1)]], Field(min_length=1, max_length=MAX_DIMENSIONS), AfterValidator(_small_enough)
-]
 
 
 def _one_list_or_many(value: object) -> str:
@@ -77,7 +63,7 @@ class ModelSection(_Section):
         description='Your own torch model: "package.module:function" returning an nn.Module. Needs input_shape.',
         examples=["my_package.nets:make"],
     )
-    input_shape: Shape | None = Field(
+    input_shape: Annotated[list[int], AfterValidator(checked_shape)] | None = Field(
         None, description="Shape of one sample; built-in models have a default.", examples=[[3, 32, 32]]
     )
 
