@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hsfl.errors import HsflError
+from hsfl.errors import HsflError, raised
 
 
 class Factory:
@@ -31,7 +31,7 @@ class Factory:
             try:
                 return function()
             except (Exception, SystemExit) as error:
-                raise self.failed("calling it without arguments", error) from None
+                raise self.failed("calling it without arguments", error) from error
 
     @contextmanager
     def importing(self) -> Iterator[None]:
@@ -46,10 +46,7 @@ class Factory:
 
     def failed(self, action: str, error: BaseException) -> HsflError:
         """The sentence for an error in the user's own code."""
-        reason = " ".join(str(error).split()).rstrip(".") or "no message"
-        return self.error(
-            f"{self.label}: {action} raised {type(error).__name__} ({reason}); a factory must import and run by itself"
-        )
+        return self.error(f"{self.label}: {action} raised {raised(error)}; a factory must import and run by itself")
 
     def _find(self) -> Callable[[], Any]:
         module_name, colon, attribute = self.spec.partition(":")
@@ -62,13 +59,13 @@ class Factory:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-                raise self.failed(f"importing {module_name}", error) from None
+                raise self.failed(f"importing {module_name}", error) from error
             raise self.error(
                 f"{self.label}: no module {error.name} in {' or '.join(self.folders)}; name one that can be imported "
                 "from there"
             ) from None
         except (Exception, SystemExit) as error:
-            raise self.failed(f"importing {module_name}", error) from None
+            raise self.failed(f"importing {module_name}", error) from error
         function = getattr(module, attribute, None)
         if function is not None and not callable(function):
             raise self.error(f"{self.label}: it is a {type(function).__name__}; name a function")
