@@ -33,7 +33,18 @@ ALLOWED = {
     "experiments": {"errors", "files", "problem", "scenario", "theory", "planner", "strategies", "models", "engine"}
     | {"runs", "api"},
     "report": {"errors", "files", "problem", "scenario", "theory", "planner", "runs", "experiments"},
-    "cli": {"errors", "files", "version", "problem", "scenario", "planner", "models", "data", "runs", "experiments"}
+    "cli": {
+        "errors",
+        "files",
+        "version",
+        "problem",
+        "scenario",
+        "planner",
+        "models",
+        "data",
+        "runs",
+        "experiments",
+    }
     | {"report", "api"},
     "__init__": {"version", "errors", "problem", "scenario", "planner", "runs", "api"},
     "__main__": {"cli"},

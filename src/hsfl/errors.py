@@ -6,6 +6,7 @@ import difflib
 import sysconfig
 import traceback
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 #: What steers a terminal rather than being shown: C0 and C1 codes, ESC among them, and what reverses text.
@@ -81,5 +82,7 @@ def _within(file: str, folders: list[Path]) -> bool:
 
 def _place(file: str, line: int | None) -> str:
     """Relative to the working directory where it lies below that."""
-    path, here = Path(file), Path.cwd()
-    return f"{path.relative_to(here) if path.is_relative_to(here) else path}, line {line}"
+    path = Path(file)
+    with suppress(OSError, ValueError):  # it lies elsewhere, or the working directory is gone
+        path = path.relative_to(Path.cwd())
+    return f"{path}, line {line}"
