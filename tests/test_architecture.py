@@ -33,19 +33,8 @@ ALLOWED = {
     "experiments": {"errors", "files", "problem", "scenario", "theory", "planner", "strategies", "models", "engine"}
     | {"runs", "api"},
     "report": {"errors", "files", "problem", "scenario", "theory", "planner", "runs", "experiments"},
-    "cli": {
-        "errors",
-        "files",
-        "version",
-        "problem",
-        "scenario",
-        "planner",
-        "models",
-        "data",
-        "runs",
-        "experiments",
-    }
-    | {"report", "api"},
+    "cli": {"errors", "factory", "files", "version", "problem", "scenario", "planner", "models", "data", "runs"}
+    | {"experiments", "report", "api"},
     "__init__": {"version", "errors", "problem", "scenario", "planner", "runs", "api"},
     "__main__": {"cli"},
 }

@@ -12,6 +12,8 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
+from hsfl import factory
+from hsfl.cli import trust
 from hsfl.cli.common import app, say
 from hsfl.cli.output import lossy_output, lost
 from hsfl.errors import HsflError, printable, raised
@@ -20,12 +22,16 @@ from hsfl.version import __version__
 
 def main() -> None:
     """Run the command; whatever ends it early is one sentence on stderr and exit code 2, no traceback."""
-    with lossy_output():
-        code = _run()
-        error = lost()
-        if not code and error is not None and error.errno != errno.EPIPE:  # a reader may end when it likes
-            say(f"the output could not be written ({error.strerror or error}); make room, or write it elsewhere")
-            code = 2
+    factory.consent = trust.ask
+    try:
+        with lossy_output():
+            code = _run()
+            error = lost()
+            if not code and error is not None and error.errno != errno.EPIPE:  # a reader may end when it likes
+                say(f"the output could not be written ({error.strerror or error}); make room, or write it elsewhere")
+                code = 2
+    finally:
+        factory.consent = factory.allow
     if code:
         sys.exit(code)
 

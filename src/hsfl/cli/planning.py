@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hsfl import api
+from hsfl import api, factory
 from hsfl.cli.common import DebugOption, ScenarioArgument, SetOption, app, assignment, show, toml_or_text, usable
+from hsfl.cli.trust import TrustOption
 from hsfl.errors import HsflError
 from hsfl.files import write_whole
 from hsfl.planner.result import PlanResult
@@ -49,6 +50,7 @@ def plan(
         float, typer.Option(min=0.0, help="Seconds a search among too many cuts to list may take.")
     ] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Find the best cuts and intervals for a scenario."""
@@ -146,6 +148,7 @@ def profile(
         raise HsflError(f"{model}: give the shape of one sample, such as --input 3,32,32")
     from hsfl.report import tables
 
+    factory.consent = factory.allow  # whoever names the code in the command wants it run
     found = None
     if model in DEFAULT_INPUT_SHAPES and not measure and (shipped := shipped_profile(model, shape)) is not None:
         shape, found = shape or DEFAULT_INPUT_SHAPES[model], shipped.with_optimizer(optimizer)

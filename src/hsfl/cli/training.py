@@ -24,6 +24,7 @@ from hsfl.cli.common import (
     warnings_in_one_line,
 )
 from hsfl.cli.output import may_get_lost
+from hsfl.cli.trust import TrustOption
 from hsfl.errors import HsflError
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def train(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write TensorBoard files into the run's folder.")
     ] = False,
+    trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Train a scenario on the simulated clock, into a folder; Ctrl-C stops it, --resume goes on."""
@@ -164,6 +166,7 @@ def estimate(
     data: DataOption = None,
     write: Annotated[bool, typer.Option("--write", help="Put the constants into the scenario file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Measure the constants of the convergence bound for a scenario's model and data."""
