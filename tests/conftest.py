@@ -9,6 +9,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # Some virtual machines report AMX without its tiles: torch's bfloat16 fails there, and what is computed after it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
+# The code that tests write beside scenarios is their own; tests of trust take this away.
+os.environ.setdefault("HSFL_TRUST", "1")
+
 from pathlib import Path
 
 import pytest

@@ -158,6 +158,7 @@ def train(
     scenario = _loaded(scenario)
     if isinstance(strategy, str):
         scenario, strategy = scenario.with_overrides({"strategy.name": strategy}), None
+    _check_extra()
     from hsfl.runs.training import start
 
     return start(scenario, _path(out), strategy=strategy, callbacks=callbacks, data_folder=_path(data))
@@ -175,6 +176,7 @@ def resume(
 
     A run with a strategy object of your own needs it again here.
     """
+    _check_extra()
     from hsfl.runs import resuming
     from hsfl.runs.training import resume as go_on
 
@@ -194,9 +196,15 @@ def estimate(
     At its start, its middle and its end, after `rounds` rounds, each on `batches` mini-batches per client. The
     dissimilarity is that of every tier's entities, (M, L).
     """
+    _check_extra()
     from hsfl.runs.estimating import measure_constants
 
     return measure_constants(_loaded(scenario), rounds, batches, _path(data))
+
+
+def _check_extra() -> None:
+    """MissingExtraError where a package that training needs is not installed; Python's own error names no remedy."""
+    import hsfl.engine  # noqa: F401
 
 
 def _path(path: str | Path | None) -> Path | None:

@@ -1,18 +1,38 @@
-"""Files that are written whole or not at all."""
+"""Files: read when they are what they should be, written whole or not at all."""
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 import tempfile
 from contextlib import suppress
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from hsfl.errors import HsflError
 
 #: How unfinished files begin; a killed process leaves them behind.
 UNFINISHED = ".hsfl-"
+#: The largest files that are read, in bytes: far more than anybody writes by hand, and less than fills a memory.
+MAX_TOML, MAX_CSV = 64 * 2**20, 256 * 2**20
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def read_text(path: Path | Traversable, limit: int) -> str:
+    """The text of a file in UTF-8, of at most `limit` bytes; OSError or ValueError say why there is none.
+
+    A pipe or a device is refused rather than waited for: it may never end.
+    """
+    if isinstance(path, Path):
+        found = path.stat()
+        if stat.S_ISDIR(found.st_mode):
+            raise OSError(errno.EISDIR, "it is a folder")
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
+        if found.st_size > limit:
+            raise OSError(errno.EFBIG, f"it is larger than {limit // 2**20} MiB")
+    return path.read_text(encoding="utf-8-sig")
 
 
 def write_whole(path: Path, data: bytes, *, replace: bool) -> None:

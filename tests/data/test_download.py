@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import io
+import re
 import sys
 import tarfile
 import tempfile
@@ -87,7 +89,7 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 def publish(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     """Make what the server has the official contents."""
     for name in ("mnist", "cifar10"):
-        sums = {file: hashlib.md5(server.contents[file]).hexdigest() for file in SOURCES[name].downloads}
+        sums = {file: hashlib.sha256(server.contents[file]).hexdigest() for file in SOURCES[name].downloads}
         monkeypatch.setitem(SOURCES, name, replace(SOURCES[name], url=server.url, downloads=sums))
 
 
@@ -110,6 +112,13 @@ def test_a_download_has_the_official_layout(
     assert f"{name} is already in {place}" in capsys.readouterr().err
     get(name, tmp_path, progress=False)
     assert capsys.readouterr() == ("", "")
+
+
+def test_whatever_is_published_comes_over_https_and_has_a_sha256_sum() -> None:
+    published = [source for source in SOURCES.values() if source.downloads]
+    assert len(published) == 3 and all(source.url.startswith("https://") for source in published)
+    sums = [sha256 for source in published for sha256 in source.downloads.values()]
+    assert len(set(sums)) == 9 and all(re.fullmatch("[0-9a-f]{64}", sha256) for sha256 in sums)
 
 
 def test_the_cache_is_the_default_place(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +222,18 @@ def test_a_place_that_cannot_be_written(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(HsflError, match="cannot be written"):
         get("mnist", tmp_path / "file", progress=False)
+
+
+def test_a_disk_that_fills_up_is_no_fault_of_the_network(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pooch.core.shutil.move", full)
+    with pytest.raises(HsflError, match=r"MNIST/raw: cannot be written \(No space left on device\)"):
+        get("mnist", tmp_path, progress=False)
+    assert left(tmp_path) == []
 
 
 def test_names(tmp_path: Path) -> None:

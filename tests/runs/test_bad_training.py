@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hsfl import models
 from hsfl.files import write_whole
 from hsfl.strategies import Named
 from tests.runs.conftest import FIXED, rounds_of, write_tiny
-from tests.scenario.command import contents
+from tests.scenario.command import contents, environment
 from tests.scenario.scenarios import ABSENT
 
 SET = "--set"
@@ -178,6 +179,14 @@ def test_two_runs_that_start_together_get_two_folders(spawn, tiny, tmp_path):
     both = [spawn("train", "tiny.toml") for _ in range(2)]
     assert [process.wait() for process in both] == [0, 0]
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["tiny-fixed-1", "tiny-fixed-2"]
+
+
+@pytest.mark.parametrize("call", ["train('mnist-mini')", "resume('run')", "estimate('mnist-mini')"])
+@pytest.mark.parametrize("package", ["torch", "safetensors"])
+def test_a_missing_package_is_named_with_its_extra(call, package):
+    code = f"import sys; sys.modules[{package!r}] = None; import hsfl; hsfl.{call}"
+    ended = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+    assert "MissingExtraError: Training needs" in ended.stderr and "pip install 'hsfl[torch]'" in ended.stderr
 
 
 def test_a_folder_that_cannot_be_written(command, here, request):

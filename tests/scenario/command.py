@@ -43,12 +43,17 @@ class Command:
         return Ended(code, *self.capsys.readouterr())
 
 
+def environment() -> dict[str, str]:
+    """That of a new process, which imports this hsfl from wherever it runs."""
+    return os.environ | {"PYTHONPATH": str(SOURCE), "COLUMNS": "200"}
+
+
 def process(*args: object, cwd: Path, python_options: tuple[str, ...] = ()) -> Ended:
     """`python -m hsfl ARGUMENTS` as a new process."""
     ended = subprocess.run(
         [sys.executable, *python_options, "-m", "hsfl", *map(str, args)],
         cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(SOURCE), "COLUMNS": "200"},
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -1,19 +1,24 @@
-"""What the commands share: arguments, output, and how they end."""
+"""What the commands share: arguments and output."""
 
 from __future__ import annotations
 
-import io
+import errno
+import os
 import sys
 import tomllib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hsfl.errors import HsflError
+from hsfl.errors import HsflError, printable
 from hsfl.version import __version__
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+    from rich.segment import Segment
 
 app = typer.Typer(
     help="Hierarchical split federated learning: plan where to cut a model over tiers of machines and how often to "
@@ -32,6 +37,27 @@ SetOption = Annotated[
         "--set", metavar="FIELD=VALUE", help='Replace a field, as in tiers.device.uplink="20 Mbps"; repeatable.'
     ),
 ]
+DebugOption = Annotated[
+    bool, typer.Option("--debug", help="Show the whole traceback of whatever ends the command early.")
+]
+#: What no system takes for a path, however it is used.
+_IMPOSSIBLE = {errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ELOOP}
+
+
+def usable(given: Any) -> Any:
+    """A path, or a list of them; HsflError for one that can neither be read nor written. For callbacks of options."""
+    for path in given if isinstance(given, list) else [given]:
+        try:
+            str(path).encode()
+            if path is not None:
+                os.lstat(path)
+        except ValueError:  # bytes that are no text, or a zero
+            reason = "it is not text in UTF-8" if "\0" not in str(path) else "it holds a zero byte"
+            raise HsflError(f"{path!s}: cannot be written or read ({reason}); choose another name") from None
+        except OSError as error:
+            if error.errno in _IMPOSSIBLE:
+                raise HsflError(f"{path}: cannot be written or read ({error.strerror}); choose another name") from None
+    return given
 
 
 def _print_version(wanted: bool) -> None:
@@ -45,45 +71,36 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    debug: DebugOption = False,
 ) -> None:
     pass
 
 
-def main() -> None:
-    """Run the command; what a user can get wrong ends in one sentence on stderr and exit code 2."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows no arrows shows a question mark
-    try:
-        code = app(standalone_mode=False, prog_name="hsfl")
-        if isinstance(code, int):  # typer turns an interrupt into 130
-            sys.exit(code)
-    except HsflError as error:
-        _fail(str(error))
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(0)
-    except Exception as error:
-        if not hasattr(error, "format_message"):  # typer's own errors of usage have one
-            raise
-        if type(error).__name__ == "NoArgsIsHelpError":
-            print(error.format_message())
-            return
-        _fail(f"{' '.join(error.format_message().split())} (hsfl --help shows how to call it)")
-
-
-def _fail(message: str) -> None:
-    print(f"hsfl: {message}", file=sys.stderr)
-    sys.exit(2)
+def say(message: str) -> None:
+    """A sentence about what the command does, on stderr."""
+    print(f"hsfl: {printable(message)}", file=sys.stderr)
 
 
 def show(*renderables: Any) -> None:
+    """Print text and tables; what a file holds reaches the terminal as text, never as a code that steers it."""
     from rich.console import Console
 
     console = Console(highlight=False)
     for renderable in renderables:
-        console.print(renderable, markup=False) if isinstance(renderable, str) else console.print(renderable)
+        console.print(_Printable(renderable))
+
+
+class _Printable:
+    """Something that rich shows, with only rich's own codes in it."""
+
+    def __init__(self, renderable: Any) -> None:
+        from rich.text import Text
+
+        self._renderable = Text(renderable) if isinstance(renderable, str) else renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self._renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
 def assignment(text: str, option: str) -> tuple[str, Any]:
@@ -107,5 +124,5 @@ def toml_or_text(text: str) -> Any:
 def warnings_in_one_line() -> Iterator[None]:
     """Warnings on stderr as sentences, like errors."""
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: print(f"hsfl: {message}", file=sys.stderr)
+        warnings.showwarning = lambda message, *_, **__: say(str(message))
         yield

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hsfl.cli.common import app, show, warnings_in_one_line
+from hsfl.cli.common import DebugOption, app, say, show, usable, warnings_in_one_line
 from hsfl.cli.training import DataOption
 from hsfl.errors import HsflError, nearest
 from hsfl.files import write_whole
@@ -48,9 +48,13 @@ def reproduce(
     ] = None,
     data: DataOption = None,
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where figures and runs go; work that was interrupted goes on there.")
+        Path,
+        typer.Option(
+            metavar="DIR", callback=usable, help="Where figures and runs go; work that was interrupted goes on there."
+        ),
     ] = Path("reproduced"),
     list_: Annotated[bool, typer.Option("--list", help="Show what can be reproduced and end.")] = False,
+    debug: DebugOption = False,
 ) -> None:
     """Train, time and draw the experiments of the paper, and say claim by claim what holds."""
     from hsfl.experiments.recipes import RECIPES
@@ -84,10 +88,7 @@ def reproduce(
     )
     store = Store(out / "runs", data)
     if not (quick or on_gpu) and any(recipe.runs(settings) for recipe in chosen):
-        print(
-            "hsfl: without a GPU, runs of VGG-16 that are not stored yet take days; --quick shows the same small",
-            file=sys.stderr,
-        )
+        say("without a GPU, runs of VGG-16 that are not stored yet take days; --quick shows the same small")
     try:
         with stops_at_once(), warnings_in_one_line(), RunsProgress() as progress:
             for result in results(
@@ -97,7 +98,7 @@ def reproduce(
                 write_result(result, out)
                 progress.print(*result_tables(result))
     except KeyboardInterrupt:
-        print("hsfl: stopped; the same command goes on from here", file=sys.stderr)
+        say("stopped; the same command goes on from here")
         raise SystemExit(130) from None
     shown = [out / f"{name}.json" for name in RECIPES if (out / f"{name}.json").exists()]
     about = "# Results"

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hsfl import api
-from hsfl.cli.common import ScenarioArgument, SetOption, app, assignment, show, toml_or_text
+from hsfl import api, factory
+from hsfl.cli.common import DebugOption, ScenarioArgument, SetOption, app, assignment, show, toml_or_text, usable
+from hsfl.cli.trust import TrustOption
 from hsfl.errors import HsflError
 from hsfl.files import write_whole
 from hsfl.planner.result import PlanResult
-from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES, scenario_names, shipped_profile
+from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES, checked_shape, scenario_names, shipped_profile
 from hsfl.scenario.reading import read_scenario
 from hsfl.scenario.scenario import Scenario
 
@@ -41,12 +42,16 @@ def plan(
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.png", help="Draw the objective over the cuts, or the sweep, into a file."),
+        typer.Option(
+            metavar="FILE.png", callback=usable, help="Draw the objective over the cuts, or the sweep, into a file."
+        ),
     ] = None,
     time_limit: Annotated[
         float, typer.Option(min=0.0, help="Seconds a search among too many cuts to list may take.")
     ] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    trust: TrustOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Find the best cuts and intervals for a scenario."""
     overrides = dict(assignment(text, "--set") for text in set_ or [])
@@ -87,7 +92,7 @@ def plan(
 
 
 @app.command()
-def scenarios() -> None:
+def scenarios(debug: DebugOption = False) -> None:
     """List the built-in scenarios."""
     from hsfl.report import tables
 
@@ -97,10 +102,11 @@ def scenarios() -> None:
 
 @app.command()
 def init(
-    file: Annotated[Path, typer.Argument(help="The file to write; an existing one is left alone.")],
+    file: Annotated[Path, typer.Argument(callback=usable, help="The file to write; an existing one is left alone.")],
     source: Annotated[
         str, typer.Option("--from", metavar="NAME", help="The built-in scenario to start from.")
     ] = "paper",
+    debug: DebugOption = False,
 ) -> None:
     """Write a scenario file with every field explained, to make your own."""
     from hsfl.scenario.template import scenario_text
@@ -122,13 +128,15 @@ def profile(
         typer.Option("--input", metavar="3,32,32", help="Shape of one sample; built-in models have a default."),
     ] = None,
     csv: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the profile as CSV, for [model] profile.")
+        Path | None,
+        typer.Option(metavar="FILE", callback=usable, help="Write the profile as CSV, for [model] profile."),
     ] = None,
     measure: Annotated[bool, typer.Option("--measure", help="Time every layer on this machine.")] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Mini-batch for --measure.")] = 16,
     optimizer: Annotated[
         str, typer.Option(help="Whose state optimizer_bits counts: sgd, momentum, adam, adamw.")
     ] = "sgd",
+    debug: DebugOption = False,
 ) -> None:
     """Show what every layer of a model costs; any torch model will do."""
     from hsfl.problem.profile import OPTIMIZER_STATE_COPIES
@@ -140,6 +148,7 @@ def profile(
         raise HsflError(f"{model}: give the shape of one sample, such as --input 3,32,32")
     from hsfl.report import tables
 
+    factory.consent = factory.allow  # whoever names the code in the command wants it run
     found = None
     if model in DEFAULT_INPUT_SHAPES and not measure and (shipped := shipped_profile(model, shape)) is not None:
         shape, found = shape or DEFAULT_INPUT_SHAPES[model], shipped.with_optimizer(optimizer)
@@ -169,9 +178,11 @@ def _shape(text: str) -> tuple[int, ...]:
     try:
         shape = tuple(int(part) for part in text.split(","))
     except ValueError:
-        shape = ()
-    if not shape or min(shape) < 1:
-        raise HsflError(f"--input {text}: write whole numbers of at least 1 with commas, such as 3,32,32")
+        raise HsflError(f"--input {text}: write whole numbers with commas, such as 3,32,32") from None
+    try:
+        checked_shape(shape)
+    except ValueError as error:
+        raise HsflError(f"--input {text}: {error}") from None
     return shape
 
 

@@ -13,13 +13,18 @@ import typer
 
 from hsfl import api
 from hsfl.cli.common import (
+    DebugOption,
     ScenarioArgument,
     SetOption,
     app,
     assignment,
+    say,
     show,
+    usable,
     warnings_in_one_line,
 )
+from hsfl.cli.output import may_get_lost
+from hsfl.cli.trust import TrustOption
 from hsfl.errors import HsflError
 
 if TYPE_CHECKING:
@@ -27,7 +32,12 @@ if TYPE_CHECKING:
 
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", metavar="DIR", help="Folder with data sets; default: HSFL_DATA, or the cache folder."),
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        callback=usable,
+        help="Folder with data sets; default: HSFL_DATA, or the cache folder.",
+    ),
 ]
 data_app = typer.Typer(help="Data sets: list them, or fetch one.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
@@ -69,14 +79,19 @@ def train(
     set_: SetOption = None,
     data: DataOption = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The run's folder; default: the next free runs/NAME-STRATEGY-N.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", callback=usable, help="The run's folder; default: the next free runs/NAME-STRATEGY-N."
+        ),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Go on with a run from its last checkpoint.")
+        Path | None, typer.Option(metavar="DIR", callback=usable, help="Go on with a run from its last checkpoint.")
     ] = None,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write TensorBoard files into the run's folder.")
     ] = False,
+    trust: TrustOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Train a scenario on the simulated clock, into a folder; Ctrl-C stops it, --resume goes on."""
     given: dict[str, Any] = {
@@ -103,7 +118,7 @@ def train(
         from hsfl.runs.tensorboard import TensorBoard
 
         callbacks.append(TensorBoard())
-    with warnings_in_one_line(), _interrupts_that_say_how_to_go_on():
+    with may_get_lost(), warnings_in_one_line(), _interrupts_that_say_how_to_go_on():
         if resume is None:
             assert scenario is not None
             loaded = api.load_scenario(scenario, overrides)
@@ -122,10 +137,14 @@ def train(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders that hsfl train wrote.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", callback=usable, help="Folders that hsfl train wrote.")
+    ],
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write; default: the run's folder, or ./report.")
+        Path | None,
+        typer.Option(metavar="DIR", callback=usable, help="Where to write; default: the run's folder, or ./report."),
     ] = None,
+    debug: DebugOption = False,
 ) -> None:
     """Draw runs, several over each other, and write one page that shows it all."""
     from hsfl.report.page import headline
@@ -147,12 +166,14 @@ def estimate(
     data: DataOption = None,
     write: Annotated[bool, typer.Option("--write", help="Put the constants into the scenario file.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    trust: TrustOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Measure the constants of the convergence bound for a scenario's model and data."""
-    if write and not Path(scenario).is_file():
-        raise HsflError(f"{scenario}: built in, so it stays as it is; hsfl init FILE --from {scenario} makes your own")
     overrides = dict(assignment(text, "--set") for text in set_ or [])
     loaded = api.load_scenario(scenario, overrides)
+    if write and loaded.folder is None:
+        raise HsflError(f"{scenario}: built in, so it stays as it is; hsfl init FILE --from {scenario} makes your own")
     constants = api.estimate(loaded, rounds=rounds, batches=batches, data=data)
     from hsfl.runs.estimating import as_fields, write_constants
 
@@ -175,7 +196,7 @@ def estimate(
 
 
 @data_app.command("list")
-def list_data(data: DataOption = None) -> None:
+def list_data(data: DataOption = None, debug: DebugOption = False) -> None:
     """Which data sets there are, and where they were found."""
     from hsfl import data as datasets
     from hsfl.report import tables
@@ -187,6 +208,7 @@ def list_data(data: DataOption = None) -> None:
 def get_data(
     name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or cifar10.")],
     data: DataOption = None,
+    debug: DebugOption = False,
 ) -> None:
     """Fetch a data set from its official place and check it."""
     from hsfl.data import download
@@ -210,7 +232,7 @@ def _interrupts_that_say_how_to_go_on() -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         if str(error):
-            print(f"hsfl: {error}", file=sys.stderr)
+            say(str(error))
         raise SystemExit(130) from None
 
 

@@ -61,7 +61,6 @@ def _fetch(name: str, file: str, place: Path, into: Path, progress: bool) -> Pat
     """Download one file and check its sum."""
     try:
         import pooch  # type: ignore[import-untyped]
-        import requests
     except ModuleNotFoundError:
         raise MissingExtraError("Downloading data", "torch") from None
     source = SOURCES[name]
@@ -70,12 +69,14 @@ def _fetch(name: str, file: str, place: Path, into: Path, progress: bool) -> Pat
     try:
         pooch.retrieve(
             source.url + file,
-            f"md5:{source.downloads[file]}",
+            f"sha256:{source.downloads[file]}",
             fname=file,
             path=into,
             downloader=pooch.HTTPDownloader(progressbar=bar, chunk_size=2**16),
         )
-    except requests.RequestException as error:
+    except OSError as error:
+        if error.errno is not None:  # the disk's; those of the network, from requests, have no number
+            raise
         raise HsflError(f"{_failed(name, file)} ({_reason(error)}); {_by_hand(source, place)}") from None
     except ValueError:
         reason = "the sum of what came is not that of the published file"

@@ -72,7 +72,7 @@ def _stack(factory: Factory, data: Any) -> tuple[Tensor, Tensor]:
     try:
         items = [data[index] for index in range(len(data))]
     except (Exception, SystemExit) as error:
-        raise factory.failed(f"reading the items of its {type(data).__name__}", error) from None
+        raise factory.failed(f"reading the items of its {type(data).__name__}", error) from error
     if not items:
         raise ScenarioError(f"{factory.label}: its {type(data).__name__} has no items; give at least one")
     try:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hsfl.errors import ScenarioError
+from hsfl.files import MAX_CSV, read_text
 from hsfl.scenario.schema import DataSection
 
 Indices = npt.NDArray[np.int64]
@@ -115,7 +116,7 @@ def _from_csv(section: DataSection, num_samples: int, num_clients: int, scenario
 def _read_rows(path: Path) -> list[tuple[int, tuple[int, int]]]:
     """The lines' numbers and their two numbers."""
     try:
-        table = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig")), strict=True))
+        table = list(csv.reader(io.StringIO(read_text(path, MAX_CSV)), strict=True))
     except (OSError, ValueError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise ScenarioError(

@@ -22,7 +22,7 @@ class Source:
     """One data set of images with ten classes.
 
     `folders` are the places inside a data folder where its files may lie, the official one first. `files` come
-    without the .gz that idx files usually have. `downloads` maps what is fetched from `url` to its MD5 sum.
+    without the .gz that idx files usually have. `downloads` maps what is fetched from `url` to its SHA-256 sum.
     """
 
     shape: tuple[int, int, int]
@@ -34,17 +34,17 @@ class Source:
     first_labels: bytes = b""
 
 
-_MNIST_MD5 = (
-    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-    "d53e105ee54ea40749a09fcbcd1e9432",
-    "9fb629c4189551a2d022fa330f9573f3",
-    "ec29112dd5afa0611ce80d1b7f02629c",
+_MNIST_SHA256 = (
+    "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
 )
-_FASHION_MD5 = (
-    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-    "25c81989df183df01b3e8a0aad5dffbe",
-    "bef4ecab320f06d8554ea6380940ec79",
-    "bb300cfdad3c16e7a12a480ee83cd310",
+_FASHION_SHA256 = (
+    "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+    "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+    "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+    "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
 )
 
 SOURCES: dict[str, Source] = {
@@ -55,7 +55,7 @@ SOURCES: dict[str, Source] = {
         IDX_FILES,
         ("MNIST/raw", "MNIST", "mnist/raw", "mnist", "."),
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        {f"{file}.gz": md5 for file, md5 in zip(IDX_FILES, _MNIST_MD5, strict=True)},
+        {f"{file}.gz": sha256 for file, sha256 in zip(IDX_FILES, _MNIST_SHA256, strict=True)},
         first_labels=bytes((5, 0, 4, 1, 9, 2, 1, 3)),
     ),
     "fashion-mnist": Source(
@@ -63,8 +63,9 @@ SOURCES: dict[str, Source] = {
         (60_000, 10_000),
         IDX_FILES,
         ("FashionMNIST/raw", "FashionMNIST", "fashion-mnist/raw", "fashion-mnist", "."),
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        {f"{file}.gz": md5 for file, md5 in zip(IDX_FILES, _FASHION_MD5, strict=True)},
+        # The authors' repository: the place in their README has no https.
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+        {f"{file}.gz": sha256 for file, sha256 in zip(IDX_FILES, _FASHION_SHA256, strict=True)},
         first_labels=bytes((9, 0, 0, 3, 0, 2, 7, 2)),
     ),
     "cifar10": Source(
@@ -73,6 +74,6 @@ SOURCES: dict[str, Source] = {
         CIFAR_FILES,
         ("cifar-10-batches-bin", "cifar10/cifar-10-batches-bin", "cifar10", "."),
         "https://www.cs.toronto.edu/~kriz/",
-        {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
+        {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
     ),
 }

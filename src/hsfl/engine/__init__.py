@@ -3,6 +3,7 @@
 from hsfl.errors import MissingExtraError
 
 try:
+    import safetensors  # noqa: F401
     import torch  # noqa: F401
 except ModuleNotFoundError:
     raise MissingExtraError("Training", "torch") from None

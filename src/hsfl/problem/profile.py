@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hsfl.errors import ScenarioError
+from hsfl.files import MAX_CSV, read_text
 from hsfl.problem.units import LARGEST
 
 FloatArray = npt.NDArray[np.float64]
@@ -82,14 +83,14 @@ class LayerProfile:
     def from_csv(cls, path: Path | Traversable) -> LayerProfile:
         """Read a profile; a bad file raises `ScenarioError` naming the row, the column and the value."""
         try:
-            if path.is_dir():
-                raise ScenarioError(f"{path}: cannot be read as a CSV text file (it is a folder); name a file in it")
-            if not path.is_file():
-                raise ScenarioError(f"{path}: no such layer profile; write one with  hsfl profile MODEL --csv FILE")
-            text = path.read_text(encoding="utf-8-sig")
+            text = read_text(path, MAX_CSV)
+        except FileNotFoundError:
+            raise ScenarioError(
+                f"{path}: no such layer profile; write one with  hsfl profile MODEL --csv FILE"
+            ) from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise ScenarioError(f"{path}: cannot be read as a CSV text file ({reason})") from None
+            raise ScenarioError(f"{path}: cannot be read as a CSV text file ({reason}); name one that can") from None
         try:
             rows = list(csv.reader(io.StringIO(text), strict=True))
         except csv.Error as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from importlib.resources import files
 
@@ -17,11 +18,23 @@ DEFAULT_INPUT_SHAPES = {
     "vit": (3, 32, 32),
     "gpt": (128,),
 }
+#: How many sizes the shape of one sample may have, and how many numbers the sample.
+_MAX_SIZES, _MAX_NUMBERS = 8, 100_000_000
 
 
 def scenario_names() -> list[str]:
     """The built-in scenarios."""
     return sorted(p.name.removesuffix(".toml") for p in (CATALOG / "scenarios").iterdir() if p.name.endswith(".toml"))
+
+
+def checked_shape(shape: Sequence[int]) -> Sequence[int]:
+    """The shape of one sample; ValueError says what it must be like."""
+    if not 1 <= len(shape) <= _MAX_SIZES or min(shape) < 1 or math.prod(shape) > _MAX_NUMBERS:
+        raise ValueError(
+            f"write 1 to {_MAX_SIZES} whole numbers of at least 1, such as 3, 32, 32; their product, the numbers in a "
+            f"sample, is at most {_MAX_NUMBERS:,}"
+        )
+    return shape
 
 
 def shipped_profile(name: str, input_shape: Sequence[int] | None = None) -> LayerProfile | None:

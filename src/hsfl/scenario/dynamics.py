@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hsfl.errors import ScenarioError, nearest
+from hsfl.files import MAX_CSV, read_text
 from hsfl.problem.system import System
 from hsfl.problem.units import LARGEST, SMALLEST
 from hsfl.scenario.draw import LINKS
@@ -62,7 +63,7 @@ def _read(scenario: Scenario, trace: str) -> list[_Change]:
     path, names = (scenario.folder or Path()) / trace, [t.name for t in scenario.spec.tiers]
     label = f"{scenario.source}: dynamics.trace = {trace!r}"
     try:
-        rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
+        rows = list(csv.reader(io.StringIO(read_text(path, MAX_CSV))))
     except (OSError, ValueError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise ScenarioError(f"{label}: cannot be read ({reason}); give a CSV with {','.join(_COLUMNS)}") from None

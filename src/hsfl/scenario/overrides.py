@@ -26,6 +26,8 @@ def with_fields(raw: dict[str, Any], overrides: Mapping[str, Any], source: str) 
             _override(raw, path, plain(value), source)
         except TypeError as error:
             raise ScenarioError(f"{source}: {path}: {error}") from None
+        except RecursionError:
+            raise ScenarioError(f"{source}: {path}: nested too deeply; a scenario needs three levels") from None
     return raw
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.errors import ScenarioError, nearest
+from hsfl.files import MAX_TOML, read_text
 from hsfl.scenario.catalog import CATALOG, scenario_names
 from hsfl.scenario.overrides import with_fields
 from hsfl.scenario.scenario import Profiler, Scenario, scenario_from_dict
@@ -19,7 +20,8 @@ def read_scenario(path_or_name: str | Path, profiler: Profiler, overrides: Mappi
     path = Path(path_or_name)
     known = scenario_names()
     try:
-        is_file, is_folder = path.is_file(), bool(str(path_or_name)) and path.is_dir()
+        is_folder = bool(str(path_or_name)) and path.is_dir()
+        is_file = path.exists() and not path.is_dir()
     except (OSError, ValueError):  # no path at all
         is_file = is_folder = False
     source: str
@@ -41,7 +43,7 @@ def read_scenario(path_or_name: str | Path, profiler: Profiler, overrides: Mappi
 
 def _parse(path: Path | Traversable, source: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(read_text(path, MAX_TOML))
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError(f"{source}: not valid TOML: {error}; correct that line") from None
     except RecursionError:

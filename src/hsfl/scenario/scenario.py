@@ -219,10 +219,8 @@ class Scenario:
 def scenario_from_dict(raw: Mapping[str, Any], source: str, folder: Path | None, profiler: Profiler) -> Scenario:
     """Check what a file says; `ScenarioError` names the first field that is wrong."""
     try:
-        spec = ScenarioFile.model_validate(raw)
-    except ValidationError as error:
-        raise ScenarioError(f"{source}: {first_problem(error, raw)}") from None
-    except RecursionError:
+        spec = _typed(raw, source)
+    except RecursionError:  # from the check, or from putting the value into the sentence about it
         raise ScenarioError(f"{source}: a value is nested too deeply; a scenario needs three levels") from None
     chosen = [k for k in ("name", "profile", "factory") if getattr(spec.model, k) is not None]
     if len(chosen) != 1:
@@ -238,3 +236,10 @@ def scenario_from_dict(raw: Mapping[str, Any], source: str, folder: Path | None,
             f"{source}: tiers.name = {toml_value(repeated[0])} is used twice; give every tier its own name"
         )
     return Scenario(spec, raw, source, folder, profiler)
+
+
+def _typed(raw: Mapping[str, Any], source: str) -> ScenarioFile:
+    try:
+        return ScenarioFile.model_validate(raw)
+    except ValidationError as error:
+        raise ScenarioError(f"{source}: {first_problem(error, raw)}") from None

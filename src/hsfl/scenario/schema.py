@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainValidator, Tag
 
 from hsfl.problem.units import LARGEST, SMALLEST, parse
+from hsfl.scenario.catalog import checked_shape
 from hsfl.scenario.quantity import Quantity, parse_quantity
 
 MAX_ENTITIES = 10_000_000
@@ -62,7 +63,7 @@ class ModelSection(_Section):
         description='Your own torch model: "package.module:function" returning an nn.Module. Needs input_shape.',
         examples=["my_package.nets:make"],
     )
-    input_shape: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = Field(
+    input_shape: Annotated[list[int], AfterValidator(checked_shape)] | None = Field(
         None, description="Shape of one sample; built-in models have a default.", examples=[[3, 32, 32]]
     )
 
