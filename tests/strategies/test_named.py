@@ -220,8 +220,8 @@ class Wrong:
 @pytest.mark.parametrize(
     ("strategy", "message"),
     [
-        (Wrong("propose"), r"strategy wrong: propose raised KeyError \('no such thing'\); correct it"),
-        (Wrong("averages"), r"strategy wrong: averages raised ZeroDivisionError \(.*\); correct it"),
+        (Wrong("propose"), r"strategy wrong: propose raised KeyError \('no such thing'\) in .*, line \d+; correct it"),
+        (Wrong("averages"), r"strategy wrong: averages raised ZeroDivisionError \(.*\) in .*, line \d+; correct it"),
         (Wrong, "strategy: Wrong is a class; give an object of it"),
         (3, "strategy: a int has no name; a strategy needs"),
     ],

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hsfl.errors import HsflError, InfeasibleError, ScenarioError
+from hsfl.errors import HsflError, InfeasibleError, ScenarioError, raised
 from hsfl.problem.plan import Plan, make_plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.strategy import Strategy
@@ -54,5 +54,4 @@ def averages(strategy: Strategy, plan: Plan, tier: int, rounds: int) -> bool:
 
 
 def _raised(strategy: Strategy, function: str, error: Exception) -> ScenarioError:
-    reason = " ".join(str(error).split()).rstrip(".") or "no message"
-    return ScenarioError(f"strategy {strategy.name}: {function} raised {type(error).__name__} ({reason}); correct it")
+    return ScenarioError(f"strategy {strategy.name}: {function} raised {raised(error)}; correct it")

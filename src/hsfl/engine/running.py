@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from hsfl.errors import HsflError, ModelError
+from hsfl.errors import HsflError, ModelError, raised
 
 
 def run_layer(number: int, module: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
@@ -15,10 +15,9 @@ def run_layer(number: int, module: nn.Module, inputs: torch.Tensor) -> torch.Ten
     except (HsflError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        reason = " ".join(str(error).split()).rstrip(".") or "no message"
         raise ModelError(
-            f"layer {number + 1} ({type(module).__name__}) raised {type(error).__name__} on a batch of shape "
-            f"{tuple(inputs.shape)} ({reason}); check that it takes what the layer before gives, and the batch size"
+            f"layer {number + 1} ({type(module).__name__}) fails on a batch of shape {tuple(inputs.shape)}: "
+            f"{raised(error)}; check that it takes what the layer before gives, and the batch size"
         ) from error
     if not isinstance(outputs, torch.Tensor) or outputs.dim() < 1 or len(outputs) != len(inputs):
         given = f"shape {tuple(outputs.shape)}" if isinstance(outputs, torch.Tensor) else f"a {type(outputs).__name__}"
