@@ -20,10 +20,10 @@ from typing import Any
 
 from hsfl.experiments.recipes import RECIPES
 from hsfl.problem.profile import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
-from hsfl.problem.units import KINDS, parse
+from hsfl.problem.units import EXAMPLES, KINDS, SI, parse
 from hsfl.report.results import results_markdown
 from hsfl.scenario.catalog import CATALOG, DEFAULT_INPUT_SHAPES, scenario_names
-from hsfl.scenario.template import field_reference
+from hsfl.scenario.template import field_reference, quantity_fields
 
 DOCS = Path(__file__).parent
 EXPERIMENTS = DOCS.parent / "experiments"
@@ -72,13 +72,6 @@ rounds = 2000
 slack = 0.5
 drift = "refined"
 """
-
-#: Kind of `units.KINDS` -> the fields, what a plain number means, an example.
-UNITS = {
-    "compute": ("`compute`", "FLOP/s", "0.5 TFLOPS"),
-    "rate": ("`uplink`, `downlink`, `fed_uplink`, `fed_downlink`", "bit/s", "80 Mbps"),
-    "size": ("`memory`", "bit", "8 GB"),
-}
 
 COLUMNS = {
     "name": "The layer's name, for tables.",
@@ -131,7 +124,8 @@ Whatever is wrong with a file ends in one sentence that names the field and says
 
 def quantities() -> str:
     rows = []
-    for kind, (fields, plain, example) in UNITS.items():
+    for kind, names in quantity_fields().items():
+        fields, plain, example = ", ".join(f"`{name}`" for name in names), SI[kind], EXAMPLES[kind]
         bases = [unit for unit in KINDS[kind] if f"k{unit}" in KINDS[kind]]
         prefixes = [u.removesuffix(bases[0]) for u in KINDS[kind] if u.endswith(bases[0]) and u != bases[0]]
         rows.append(

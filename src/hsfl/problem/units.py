@@ -31,13 +31,11 @@ KINDS: dict[str, dict[str, float]] = {
 }
 #: No quantity of this world lies outside; inside, nothing computed from them overflows.
 SMALLEST, LARGEST = 1e-12, 1e30
-_REMEDY = {
-    "compute": 'write a number in FLOP/s or text such as "0.5 TFLOPS"',
-    "rate": 'write a number in bit/s or text such as "80 Mbps"',
-    "size": 'write a number in bits or text such as "8 GB"',
-    "duration": 'write a number in seconds or text such as "90 s", "15 min" or "2 h"',
-    "number": "write a plain number",
-}
+#: What a plain number of a kind is in, and how one is written as text.
+SI = {"compute": "FLOP/s", "rate": "bit/s", "size": "bits", "duration": "seconds"}
+EXAMPLES = {"compute": "0.5 TFLOPS", "rate": "80 Mbps", "size": "8 GB", "duration": "15 min"}
+_REMEDY = {kind: f'write a number in {SI[kind]} or text such as "{EXAMPLES[kind]}"' for kind in SI}
+_REMEDY["number"] = "write a plain number"
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z/]*)\s*")
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, get_args, get_type_hints
 
-from pydantic import BaseModel
+from pydantic import BaseModel, PlainValidator
 from pydantic.fields import FieldInfo
 
 from hsfl.scenario.schema import (
@@ -74,6 +75,17 @@ def field_reference() -> str:
                 parts.append(f"| `{key}` | {_default(info)} | {(info.description or '').replace('|', chr(92) + '|')} |")
         parts.append("")
     return "\n".join(parts)
+
+
+def quantity_fields() -> dict[str, list[str]]:
+    """The fields of a tier that take a quantity, by the kind of its unit."""
+    found: dict[str, list[str]] = {}
+    for field, hint in get_type_hints(TierSection, include_extras=True).items():
+        for part in (hint, *get_args(hint)):
+            for checker in getattr(part, "__metadata__", ()):
+                if isinstance(checker, PlainValidator) and isinstance(checker.func, partial):
+                    found.setdefault(checker.func.keywords["kind"], []).append(field)
+    return found
 
 
 def _fields(
