@@ -42,6 +42,7 @@ ALLOWED = {
 CONFINED = {
     "torch": {"models", "data", "engine", "runs", "experiments"},
     "safetensors": {"engine", "runs"},
+    "filelock": {"runs"},
     "pooch": {"data"},
     "requests": {"data"},
     "tomlkit": {"runs"},

@@ -9,7 +9,9 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from hsfl.errors import HsflError
 from hsfl.files import UNFINISHED, remedy, write_whole
@@ -18,6 +20,8 @@ METRICS, PLANS, SCENARIO = "metrics.jsonl", "plans.jsonl", "scenario.toml"
 _LOCK = ".lock"
 #: What a process that was killed while it made a folder leaves there; the scenario, written last, makes it a run.
 _BEGUN = {_LOCK, "environment.json", "labels.json"}
+#: What locking a file fails with where the file system has no locks.
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL}
 #: How much of a file there was at some moment: its length in bytes and their checksum.
 Mark = tuple[int, str]
 
@@ -28,7 +32,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._logs: dict[str, _Log] = {}
-        self._lock: IO[str] | None = None
+        self._lock: FileLock | None = None
 
     @classmethod
     def create(cls, out: Path | None, stem: str, contents: Mapping[str, bytes]) -> RunFolder:
@@ -45,36 +49,40 @@ class RunFolder:
         folder = cls(path)
         try:
             folder.lock()
-            for name in sorted(contents, key=lambda name: name == SCENARIO):
-                write_whole(path / name, contents[name], replace=True)
-            folder.rewind(None)
+            check_free(path)  # again: another process may have filled it meanwhile
+            folder._fill(contents)
         except BaseException:
             folder.close()
-            for name in (*contents, METRICS, PLANS, _LOCK):
-                with suppress(OSError):
-                    (path / name).unlink()
             if made:
-                with suppress(OSError):
+                with suppress(OSError):  # another process is writing there
                     path.rmdir()
             raise
         return folder
 
+    def _fill(self, contents: Mapping[str, bytes]) -> None:
+        """The first files; if one cannot be written, none."""
+        try:
+            for name in sorted(contents, key=lambda name: name == SCENARIO):
+                write_whole(self.path / name, contents[name], replace=True)
+            self.rewind(None)
+        except BaseException:
+            for name in (*contents, METRICS, PLANS, _LOCK):  # the lock last: until then nobody else writes here
+                with suppress(OSError):
+                    (self.path / name).unlink()
+            raise
+
     def lock(self) -> None:
         """Keep other processes out until this one ends, however it ends, and clear away what a killed one left."""
+        # Without `fallback_to_soft`: a lock that is nothing but a file would outlive a killed process.
+        lock = FileLock(self.path / _LOCK, thread_local=False, fallback_to_soft=False)
         try:
-            self._lock = (self.path / _LOCK).open("w")
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise HsflError(f"{self.path}: another process is writing this run; wait for it, or end it") from None
         except OSError as error:
-            raise HsflError(f"{self.path}: cannot be written ({error.strerror}); {remedy(error)}") from None
-        try:
-            import fcntl
-
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # no such locks on this system
-            pass
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):  # else the file system has no locks
-                self.close()
-                raise HsflError(f"{self.path}: another process is writing this run; wait for it, or end it") from None
+            if error.errno not in _NO_LOCKS:
+                raise HsflError(f"{self.path}: cannot be written ({error.strerror}); {remedy(error)}") from None
+        self._lock = lock
         for unfinished in self.path.glob(f"{UNFINISHED}*"):
             with suppress(OSError):
                 unfinished.unlink()
@@ -130,7 +138,7 @@ class RunFolder:
         for log in self._logs.values():
             log.file.close()
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
         self._logs, self._lock = {}, None
 
 
