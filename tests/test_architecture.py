@@ -41,7 +41,7 @@ ALLOWED = {
 #: Third-party packages and the only parts that may import them.
 CONFINED = {
     "torch": {"models", "data", "engine", "runs", "experiments"},
-    "safetensors": {"engine", "runs"},
+    "safetensors": {"engine"},
     "filelock": {"runs"},
     "pooch": {"data"},
     "requests": {"data"},
@@ -50,7 +50,7 @@ CONFINED = {
     "typer": {"cli"},
     "rich": {"cli", "report"},
     "scipy": {"planner"},
-    "pydantic": {"scenario"},
+    "pydantic": {"scenario", "engine", "runs"},
 }
 #: A module, or a function in one, named in a string: importlib and factories take such.
 IN_A_STRING = re.compile(r"hsfl(\.[a-z_]\w*)+(:\w+)?")

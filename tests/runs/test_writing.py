@@ -11,10 +11,15 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 
 import hsfl
+from hsfl.engine import saving
+from hsfl.engine.checkpoint import Checkpoints
+from hsfl.files import unfinished
 from hsfl.runs import writing
 from hsfl.runs.writing import RunFolder
+from tests.scenario.command import contents
 
 _FORKS = multiprocessing.get_context("fork")
 CONTENTS = {"scenario.toml": b"name = 1\n", "environment.json": b"{}\n", "labels.json": b"{}\n"}
@@ -134,3 +139,32 @@ def test_what_cannot_be_filled_is_empty_again_and_what_another_writes_is_left_al
     with pytest.raises(hsfl.HsflError, match="no room"):
         RunFolder.create(tmp_path, "stem", CONTENTS)
     assert list(tmp_path.iterdir()) == []
+
+
+# --- killed while it saves ---
+
+
+def save_large_tensors(run: Path, name: str) -> None:
+    tensors = {"large": torch.zeros(64 * 2**20)}
+    if name == "checkpoints":
+        Checkpoints(run / name, 1).write(3, lambda path: saving.write(path, {}, tensors), {})
+    else:
+        with unfinished(run / name) as place:
+            saving.save(place, tensors)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "model.safetensors"])
+def test_what_a_process_killed_while_it_saves_leaves_goes_when_the_run_goes_on(tmp_path, name):
+    run = tmp_path / "run"
+    RunFolder.create(run, "stem", CONTENTS).close()
+    before = contents(run)
+    process = _FORKS.Process(target=save_large_tensors, args=(run, name))
+    process.start()
+    while not (partly := [path for path in run.rglob("*") if path.is_file() and path.stat().st_size > 2**20]):
+        assert process.is_alive()
+    process.kill()
+    process.join()
+    assert partly[0].exists() and partly[0].suffix != ".safetensors"  # it was killed in the middle
+    with closing(RunFolder(run)) as folder:
+        folder.lock()
+    assert contents(run) == before | ({"checkpoints": None} if name == "checkpoints" else {})

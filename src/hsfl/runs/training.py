@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import platform
+import secrets
 import sys
 import time
 import warnings
@@ -16,20 +16,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 
+from hsfl.engine import saving
 from hsfl.engine.algorithm import Algorithm, DivergedError
 from hsfl.engine.checkpoint import Checkpoints
 from hsfl.errors import HsflError
-from hsfl.files import UNFINISHED, share, sync
+from hsfl.files import remedy, unfinished
 from hsfl.problem.strategy import Strategy
 from hsfl.runs.callback import Callback
 from hsfl.runs.interrupting import InterruptedRun, stops_politely
 from hsfl.runs.preparing import Prepared, prepare
 from hsfl.runs.reading import Run
-from hsfl.runs.resuming import check_strategy
+from hsfl.runs.resuming import check_strategy, origin, run_id
+from hsfl.runs.saved import go_on
 from hsfl.runs.stopping import ended, round_limit
-from hsfl.runs.writing import METRICS, PLANS, SCENARIO, RunFolder, check_free, json_bytes
+from hsfl.runs.writing import CHECKPOINTS, METRICS, PLANS, SCENARIO, RunFolder, check_free, json_bytes
 from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.template import scenario_text
 from hsfl.version import __version__
@@ -52,11 +53,12 @@ def start(
     if out is not None:
         check_free(out)
     prepared = prepare(scenario, strategy, data_folder)
-    session = _Session(scenario, prepared, callbacks)
+    run = secrets.token_hex(8)
+    session = _Session(scenario, prepared, callbacks, run)
     records = session.begin()
     contents = {
         SCENARIO: scenario_text(scenario.raw).encode(),
-        "environment.json": json_bytes(_environment(prepared, scenario, data_folder)),
+        "environment.json": json_bytes({"run": run} | _environment(prepared, scenario, data_folder)),
     }
     if prepared.labels is not None:
         contents["labels.json"] = json_bytes(prepared.labels)
@@ -78,11 +80,13 @@ def resume(
         folder.lock()
         prepared = prepare(scenario, strategy, data_folder)
         check_strategy(path, prepared.task.strategy.name)
-        session = _Session(scenario, prepared, callbacks)
+        session = _Session(scenario, prepared, callbacks, run_id(path))
         records: Iterable[dict[str, Any]] = ()
         if not session.load(folder):  # it never came to a checkpoint
             records = session.begin()
             folder.rewind(None)
+            if prepared.labels is not None:
+                folder.write("labels.json", prepared.labels)
         folder.write_scenario(scenario_text(scenario.raw))
         return session.run(folder, records)
 
@@ -93,9 +97,10 @@ class _Session:
     folder: RunFolder
     checkpoints: Checkpoints
 
-    def __init__(self, scenario: Scenario, prepared: Prepared, callbacks: Sequence[Callback]) -> None:
+    def __init__(self, scenario: Scenario, prepared: Prepared, callbacks: Sequence[Callback], run: str) -> None:
         self.scenario, self.prepared, self.callbacks = scenario, prepared, callbacks
         self.stopping, self.execution = scenario.spec.stopping, scenario.spec.execution
+        self.origin = origin(scenario, run)
         self.backend = prepared.backend
         self.algorithm = Algorithm(self.backend, prepared.task)
         self.accuracies: list[float] = []
@@ -128,26 +133,14 @@ class _Session:
         def warn(text: str) -> None:
             warnings.warn(text, stacklevel=4)
 
-        checkpoints = self._checkpoints(folder)
-        for path, tensors, state in checkpoints.whole(warn):
-            if (odd := folder.differing(state["files"])) is not None:
-                warn(f"{path}: {folder.path / odd} lacks what was in it then, so this checkpoint is left out")
-                continue
-            if (limit := round_limit(self.stopping)) < (at := state["progress"]["round"]):
-                raise HsflError(
-                    f"{folder.path}: the run is at round {at} already, past {limit}; give more rounds to go on"
-                )
-            self.backend.load(tensors)
-            self.algorithm.restore(state)
-            self.waiting, self.losses, self.summed = state["waiting"], state["losses"], state["summed"]
-            self.earlier_s, self.saved = state["wall_s"], self.algorithm.round
-            self.accuracies = [line["accuracy"] for line in folder.rewind(state["files"]) if "accuracy" in line]
-            return True
-        if checkpoints.found():
-            raise HsflError(
-                f"{checkpoints.folder}: no checkpoint is whole, so the run cannot go on; bring one back, or train again"
-            )
-        return False
+        last = go_on(self._checkpoints(folder), folder, self.algorithm, self.origin, round_limit(self.stopping), warn)
+        if last is None:
+            return False
+        state, metrics = last
+        self.waiting, self.losses, self.summed = state["waiting"], state["losses"], state["summed"]
+        self.earlier_s, self.saved = state["wall_s"], self.algorithm.round
+        self.accuracies = [line["accuracy"] for line in metrics if "accuracy" in line]
+        return True
 
     def run(self, folder: RunFolder, records: Iterable[dict[str, Any]]) -> Run:
         """Train until something ends it; `records` are those of rounds already under way."""
@@ -264,26 +257,25 @@ class _Session:
             "summed": self.summed,
             "wall_s": self._wall_s(),
             "files": self.folder.marks(),
+            "origin": self.origin,
         }
         self.checkpoints.write(self.algorithm.round, self.backend.save, state)
         self.saved = self.algorithm.round
 
     def _checkpoints(self, folder: RunFolder) -> Checkpoints:
-        return Checkpoints(folder.path / "checkpoints", self.execution.keep_checkpoints)
+        return Checkpoints(folder.path / CHECKPOINTS, self.execution.keep_checkpoints)
 
     def _finish(self, why: str) -> None:
         clock, folder = self.algorithm.clock, self.folder.path
         state = {key: value.contiguous().cpu() for key, value in self.backend.global_state().items()}
-        temporary = folder / f"{UNFINISHED}model"
+        model = folder / "model.safetensors"
         try:
-            save_file(state, temporary)
-            share(temporary)
-            sync(temporary)
-            os.replace(temporary, folder / "model.safetensors")
-        except Exception as error:
-            temporary.unlink(missing_ok=True)
+            with unfinished(model) as place:
+                saving.save(place, state)
+        except OSError as error:
             raise HsflError(
-                f"{folder / 'model.safetensors'}: cannot be written ({error}); make room, then resume the run"
+                f"{model}: cannot be written ({error.strerror or error}); {remedy(error, 'correct that')}, then resume "
+                "the run"
             ) from None
         evaluations = Run.load(folder).evaluations()
         summary = {

@@ -14,9 +14,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from hsfl.errors import HsflError
-from hsfl.files import UNFINISHED, remedy, write_whole
+from hsfl.files import UNFINISHED, clear_unfinished, remedy, write_whole
 
-METRICS, PLANS, SCENARIO = "metrics.jsonl", "plans.jsonl", "scenario.toml"
+METRICS, PLANS, SCENARIO, CHECKPOINTS = "metrics.jsonl", "plans.jsonl", "scenario.toml", "checkpoints"
 _LOCK = ".lock"
 #: What a process that was killed while it made a folder leaves there; the scenario, written last, makes it a run.
 _BEGUN = {_LOCK, "environment.json", "labels.json"}
@@ -83,9 +83,8 @@ class RunFolder:
             if error.errno not in _NO_LOCKS:
                 raise HsflError(f"{self.path}: cannot be written ({error.strerror}); {remedy(error)}") from None
         self._lock = lock
-        for unfinished in self.path.glob(f"{UNFINISHED}*"):
-            with suppress(OSError):
-                unfinished.unlink()
+        clear_unfinished(self.path)
+        clear_unfinished(self.path / CHECKPOINTS)
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
         """A JSON file, whole or not at all."""
@@ -124,13 +123,19 @@ class RunFolder:
         return next((name for name, mark in marks.items() if _kept(self.path / name, mark) is None), None)
 
     def rewind(self, marks: Mapping[str, Mark] | None) -> list[dict[str, Any]]:
-        """Forget what was appended after the marks (None: everything), to be done again: the metrics that remain."""
+        """Forget what was appended after the marks (None: everything), to be done again: the metrics that remain.
+
+        ValueError, and nothing is forgotten, where those are no metrics.
+        """
         kept = {name: _kept(self.path / name, marks[name]) or b"" if marks else b"" for name in (METRICS, PLANS)}
+        metrics = [json.loads(line) for line in kept[METRICS].splitlines()]
+        if not all(isinstance(line, dict) for line in metrics):
+            raise ValueError(f"{METRICS} has a line that is no object")
         try:
             self._logs = {name: _Log(self.path / name, data) for name, data in kept.items()}
         except OSError as error:
             raise HsflError(f"{self.path}: cannot be written ({error.strerror}); {remedy(error)}") from None
-        return [json.loads(line) for line in kept[METRICS].splitlines()]
+        return metrics
 
     def close(self) -> None:
         with suppress(HsflError):  # when all goes well nothing is left to write; else the first error was the cause
@@ -182,13 +187,17 @@ class _Log:
 def check_free(path: Path) -> None:
     """HsflError unless a new run can be made there."""
     try:
+        str(path).encode()  # safetensors cannot open other names, so that the run could never go on
         names = {p.name for p in path.iterdir()}
     except FileNotFoundError:
         names = set()
+    except UnicodeEncodeError:
+        raise HsflError(f"{path}: not a name in UTF-8; choose another --out") from None
     except NotADirectoryError:
         raise HsflError(f"{path}: there is a file; choose another --out") from None
-    except OSError as error:
-        raise HsflError(f"{path}: cannot be read ({error.strerror}); choose another --out") from None
+    except (OSError, ValueError) as error:  # ValueError: no path at all
+        reason = getattr(error, "strerror", None) or error
+        raise HsflError(f"{path}: cannot be read ({reason}); choose another --out") from None
     if any(name not in _BEGUN and not name.startswith(UNFINISHED) for name in names):
         go_on = f", or continue that run with --resume {path}" if SCENARIO in names else ""
         raise HsflError(f"{path}: exists already; choose another --out{go_on}")
@@ -223,5 +232,7 @@ def _kept(path: Path, mark: Mark) -> bytes | None:
         with path.open("rb") as file:
             data = file.read(size)
     except OSError:
+        return None
+    if data and not data.endswith(b"\n"):  # marks are made between lines
         return None
     return data if hashlib.sha256(data).hexdigest() == checksum else None
