@@ -555,7 +555,10 @@ def test_forged_metrics_are_an_error_and_nothing_is_touched(command, tmp_path, w
     assert contents(run) == before
 
 
-@pytest.mark.parametrize("value", [{}, {"run": 3}, [], {"scenario_folder": 7}, "[" * 10**5])
+ODD = [{"run": 3}, {"scenario_folder": 7}, {"data_folder": "a\0"}, {"data_folder": "\ud800"}, {}, [], "[" * 10**5]
+
+
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
 def test_an_environment_that_says_nothing_is_one_sentence(command, tmp_path, whole, value):
     run = tmp_path / "run"
     shutil.copytree(whole, run)

@@ -168,3 +168,11 @@ def test_what_a_process_killed_while_it_saves_leaves_goes_when_the_run_goes_on(t
     with closing(RunFolder(run)) as folder:
         folder.lock()
     assert contents(run) == before | ({"checkpoints": None} if name == "checkpoints" else {})
+
+
+def test_a_file_that_cannot_be_removed_is_one_sentence(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.remove("summary.json")
+    (tmp_path / "summary.json").mkdir()
+    with pytest.raises(hsfl.HsflError, match=r"summary.json: cannot be removed \(Is a directory\); remove it yourself"):
+        folder.remove("summary.json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,8 @@ def _started(folder: Path, key: str) -> str | None:
         value = json.loads((folder / "environment.json").read_text())[key]
         if not isinstance(value, str | None) or (value is None and not key.endswith("_folder")):
             raise TypeError
+        if b"\0" in os.fsencode(value or ""):  # no path, and neither is what cannot be encoded
+            raise ValueError
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         raise HsflError(
             f"{folder / 'environment.json'}: cannot be read, or has no {key}; give a folder that hsfl train wrote"

@@ -93,11 +93,16 @@ class RunFolder:
     def write_scenario(self, text: str) -> None:
         """The run's scenario, where it has changed."""
         path = self.path / SCENARIO
-        if not path.is_file() or path.read_bytes() != text.encode():
-            write_whole(path, text.encode(), replace=True)
+        with suppress(OSError):
+            if path.read_bytes() == text.encode():
+                return
+        write_whole(path, text.encode(), replace=True)
 
     def remove(self, name: str) -> None:
-        (self.path / name).unlink(missing_ok=True)
+        try:
+            (self.path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise HsflError(f"{self.path / name}: cannot be removed ({error.strerror}); remove it yourself") from None
 
     def append(self, name: str, value: Mapping[str, Any]) -> None:
         """A line of a .jsonl file; `flush` writes it."""
