@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 import hsfl
+from hsfl.records import PlanRecord, RoundRecord
 from hsfl.theory.latency import aggregation_latency, split_latency
 
 SAMPLES = 64
@@ -100,12 +100,12 @@ class ShareOfTime:
 class Printer(hsfl.Callback):
     """Says what happens; hsfl.Callback has the other things to hear."""
 
-    def on_plan(self, record: dict[str, Any]) -> None:
-        print(f"plan by {record['strategy']}: cuts {record['cuts']}, intervals {record['intervals']}")
+    def on_plan(self, record: PlanRecord) -> None:
+        print(f"plan by {record.strategy}: cuts {record.cuts}, intervals {record.intervals}")
 
-    def on_round(self, record: dict[str, Any]) -> None:
-        if "accuracy" in record:
-            print(f"round {record['round']:4}  {record['time_s']:7.1f} s simulated  accuracy {record['accuracy']:.1%}")
+    def on_round(self, record: RoundRecord) -> None:
+        if record.accuracy is not None:
+            print(f"round {record.round:4}  {record.time_s:7.1f} s simulated  accuracy {record.accuracy:.1%}")
 
 
 def main(out: str | None = None) -> None:

@@ -16,7 +16,7 @@ from torch import nn
 
 import hsfl
 from hsfl import models
-from hsfl.engine.clock import Clock
+from hsfl.engine.clock import SimulatedClock
 from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.system import System, Tier
 
@@ -121,7 +121,7 @@ def test_minimal_has_the_time_of_the_clock(minimal: ModuleType, case: str) -> No
     tiers, system = machines(minimal, above)
     profile = models.profile(nn.Sequential(*layers()), (2, 6, 6))
     unknown = Constants(np.nan, np.nan, np.nan, np.zeros(len(profile)), None, None, "refined")
-    clock = Clock(Problem("minimal", system, profile, unknown, BATCH, LEARNING_RATE))
+    clock = SimulatedClock(Problem("minimal", system, profile, unknown, BATCH, LEARNING_RATE))
     times = []
     for t, time_s, _, _ in minimal.train(layers(), tiers, cuts, intervals, batches(), LEARNING_RATE):
         clock.split(cuts)
@@ -157,16 +157,16 @@ def test_own_model_trains_with_its_own_strategy(tmp_path: Path) -> None:
     printed = run(EXAMPLES / "own_model.py", cwd=tmp_path)
     found = hsfl.Run.load(tmp_path / "runs" / "own-model-share-of-time-1")
     assert found.finished and found.strategy == "share-of-time"
-    assert found.evaluations()[-1]["accuracy"] > 0.6  # chance is 1 in 6
-    assert [plan["strategy"] for plan in found.plans] == ["share-of-time"]
+    assert found.evaluations()[-1].accuracy > 0.6  # chance is 1 in 6
+    assert [plan.strategy for plan in found.plans] == ["share-of-time"]
     assert f"cuts {found.plans[0]['cuts']}, intervals {found.plans[0]['intervals']}" in printed
     assert printed.count("accuracy") == len(found.evaluations())
     # The plan keeps its promise: averaging the sensors takes about a twentieth of the time of the rounds in between.
     columns = found.columns()
     seconds = np.diff(columns["time_s"])
     averaged = np.array([rounds is not None for rounds in columns["drift.sensor.rounds"][1:]])
-    interval = found.plans[0]["intervals"][0]
-    assert interval > 1 and averaged.sum() == found.summary["rounds"] // interval
+    interval = found.plans[0].intervals[0]
+    assert interval > 1 and averaged.sum() == found.summary.rounds // interval
     ordinary = seconds[~averaged].mean()
     assert 0.03 < (seconds[averaged].mean() - ordinary) / (interval * ordinary) < 0.07
 
@@ -176,7 +176,7 @@ def test_own_model_trains_from_the_command(tmp_path: Path) -> None:
     run("-m", "hsfl", "train", EXAMPLES / "own_model.toml", "--out", "planned", cwd=tmp_path)
     found = hsfl.Run.load(tmp_path / "planned")
     assert found.finished and found.strategy == "HSFL"
-    assert found.evaluations()[-1]["accuracy"] > 0.6
+    assert found.evaluations()[-1].accuracy > 0.6
 
 
 def test_own_model_cannot_be_cut_inside_a_block() -> None:

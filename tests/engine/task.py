@@ -69,18 +69,22 @@ def algorithm(
     """The algorithm on the small task, in float64."""
     problem = problem or small_problem()
     data, parts = blobs(iid)
-    feed = Feed(data, [], torch.device("cpu"), torch.float64)
+    feed = Feed(data, Sampler(parts, BATCH, 0, ()), torch.device("cpu"), torch.float64)
     executor = hsfl.backend(
         backend,
         layers(),
         [h.tolist() for h in problem.system.hosts],
         (1, 2),
         {"name": "sgd", "lr": problem.learning_rate},
+        data=feed,
         dtype=torch.float64,
     )
     settings: dict = {
         "conditions": lambda round_, time_s: problem.system,
         "with_target": lambda p: replace(p, constants=replace(p.constants, target=1e9)),
+        "measure_constants": True,
+        "probe_batches": 4,
+        "replan_every": 200,
         **task,
     }
-    return Algorithm(executor, Task(problem, strategy, Sampler(parts, BATCH, 0, ()), feed, **settings))
+    return Algorithm(executor, Task(problem, strategy, **settings))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +11,27 @@ import torch
 from hsfl.engine.algorithm import Algorithm, DivergedError
 from hsfl.errors import InfeasibleError
 from hsfl.problem.plan import Plan
+from hsfl.records import AlgorithmRecord, PlanRecord, RoundRecord
 from hsfl.theory.convergence import predicted_drift
 from hsfl.theory.latency import aggregation_latency, split_latency
 from tests.engine.task import Given, algorithm, small_problem
 
 
-def averages(records: list[dict]) -> dict[str, list[int]]:
+def averages(records: list[RoundRecord | PlanRecord]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for record in records:
-        for tier in record.get("drift", {}):
-            found.setdefault(tier, []).append(record["round"])
+    for record in rounds_of(records):
+        assert list(record.drift) == record.averaged
+        for tier in record.averaged:
+            found.setdefault(tier, []).append(record.round)
     return found
 
 
-def rounds_of(records: list[dict]) -> list[dict]:
-    return [r for r in records if r["kind"] == "round"]
+def rounds_of(records: list[RoundRecord | PlanRecord]) -> list[RoundRecord]:
+    return [r for r in records if isinstance(r, RoundRecord)]
+
+
+def plans_of(records: list[RoundRecord | PlanRecord]) -> list[PlanRecord]:
+    return [r for r in records if isinstance(r, PlanRecord)]
 
 
 def test_averages_count_from_the_last_change_of_their_interval() -> None:
@@ -65,26 +70,26 @@ def test_the_clock_is_charged_for_rounds_averages_moves_and_probes() -> None:
     expected = sum((6 + 2 * 3) * s for s in split) + sum(3 * f[0] + 2 * f[1] for f in fed)
     sizes, tiers = problem.profile.parameter_bits + problem.profile.optimizer_bits, problem.system.tiers
     expected += sizes[1] / tiers[0].downlink_bps.min() + sizes[2] / tiers[1].downlink_bps.min()
-    assert records[-1]["time_s"] == pytest.approx(float(expected))
+    assert records[-1].time_s == pytest.approx(float(expected))
     assert trained.backend.cuts == (2, 3)
-    assert [r["cuts"] for r in records if r["kind"] == "plan"] == [[1, 2], [2, 3]]
+    assert [r.cuts for r in plans_of(records)] == [[1, 2], [2, 3]]
 
 
 def test_backends_train_alike_through_plans_and_moves() -> None:
     plans = [Plan((1, 2), (2, 3, 1)), Plan((2, 3), (3, 1, 1)), Plan((1, 3), (1, 2, 1))]
     both = [algorithm(Given(plans), iid=False, backend=b, replan_every=4) for b in ("reference", "stacked")]
-    ours, theirs = ([json.loads(json.dumps(r)) for r in a.advance(20)] for a in both)
-    assert [r["kind"] for r in ours] == [r["kind"] for r in theirs]
+    ours, theirs = (list(a.advance(20)) for a in both)
+    assert [type(r) for r in ours] == [type(r) for r in theirs]
     for one, other in zip(ours, theirs, strict=True):
-        for key in one.keys() - {"drift", "constants", "losses"}:
-            assert (
-                one[key] == pytest.approx(other[key], rel=1e-9) if key in ("loss", "time_s") else one[key] == other[key]
-            )
-    assert averages(rounds_of(ours)) == averages(rounds_of(theirs))
+        for key, value in one:
+            if key in ("loss", "losses", "time_s"):
+                assert value == pytest.approx(getattr(other, key), rel=1e-9)
+            elif key not in ("drift", "constants"):
+                assert value == getattr(other, key)
+    assert averages(ours) == averages(theirs)
     for one, other in zip(rounds_of(ours), rounds_of(theirs), strict=True):
-        assert one["losses"] == pytest.approx(other["losses"], rel=1e-9)
-        for tier in one["drift"]:
-            assert one["drift"][tier] == pytest.approx(other["drift"][tier], rel=1e-6)
+        for tier in one.drift:
+            assert one.drift[tier].model_dump() == pytest.approx(other.drift[tier].model_dump(), rel=1e-6)
 
 
 def test_a_run_cut_in_two_equals_one(tmp_path: Path) -> None:
@@ -98,7 +103,7 @@ def test_a_run_cut_in_two_equals_one(tmp_path: Path) -> None:
     whole = list(fresh().advance(20))
     first = fresh()
     records = list(first.advance(9))
-    state = json.loads(json.dumps(first.state()))
+    state = AlgorithmRecord.model_validate_json(first.state().model_dump_json())
     second = fresh()
     second.task.strategy.asked = list(first.task.strategy.asked)  # the strategy of the test remembers
     first.backend.save(tmp_path / "tensors")
@@ -110,13 +115,13 @@ def test_a_run_cut_in_two_equals_one(tmp_path: Path) -> None:
 def test_drift_is_logged_beside_both_predictions() -> None:
     trained = algorithm(Given([Plan((1, 3), (5, 4, 1))]), iid=False, replan_every=0)
     records = rounds_of(list(trained.advance(5)))
-    seen = records[-1]["drift"]["tier1"]
-    assert seen["rounds"] == 5 and seen["measured"] > 0
+    seen = records[-1].drift["tier1"]
+    assert seen.rounds == 5 and seen.measured > 0
     asked = trained.task.strategy.asked[0][1]
     models = {name: value[0] for name, value in predicted_drift(asked, (1, 3), 5).items()}
-    assert seen["paper"] == pytest.approx(models["paper"])
+    assert seen.paper == pytest.approx(models["paper"])
     # tier 1 was not averaged before, so nothing has corrected its prediction yet
-    assert seen["refined"] == pytest.approx(models["refined"])
+    assert seen.refined == pytest.approx(models["refined"])
     assert trained.estimate.correction[0] != 1.0 != trained.estimate.correction[1]
 
 
@@ -128,22 +133,22 @@ def test_an_infeasible_new_plan_keeps_the_last() -> None:
             return super().propose(problem, current, round_)
 
     records = list(algorithm(Choosy([Plan((1, 2), (2, 2, 1))]), replan_every=4).advance(8))
-    plans = [r for r in records if r["kind"] == "plan"]
-    assert [p["kept"] for p in plans] == [None, "no plan"] and plans[1]["intervals"] == [2, 2, 1]
+    plans = plans_of(records)
+    assert [p.kept for p in plans] == [None, "no plan"] and plans[1].intervals == [2, 2, 1]
 
 
 def test_a_loss_that_is_no_number_names_round_and_client() -> None:
     trained = algorithm(Given([Plan((1, 2), (1, 1, 1))], replans=False), problem=small_problem(learning_rate=0.1))
     list(trained.advance(3))
     with torch.no_grad():
-        trained.task.feed.train[0][trained.task.sampler.draw(3, 1)[0, 2].ravel()] = float("nan")
+        trained.backend.data.train[0][trained.backend.data.sampler.draw(3, 1)[0, 2].ravel()] = float("nan")
     with pytest.raises(DivergedError, match=r"round 4: the loss of client 3 is nan; lower training.learning_rate"):
         list(trained.advance(5))
 
 
 def test_time_and_interruption_end_a_block_after_a_round() -> None:
     trained = algorithm(Given([Plan((1, 2), (1, 1, 1))], replans=False))
-    one = rounds_of(list(trained.advance(1)))[0]["time_s"]
+    one = rounds_of(list(trained.advance(1)))[0].time_s
     list(trained.advance(100, until_time_s=3.5 * one))
     assert trained.round == 4
     answers = iter([False, False, True])
@@ -155,4 +160,4 @@ def test_which_samples_a_client_draws_depends_on_nothing_else() -> None:
     one, other = (
         algorithm(Given([plan], replans=False)) for plan in (Plan((1, 2), (1, 1, 1)), Plan((2, 3), (7, 3, 1)))
     )
-    np.testing.assert_array_equal(one.task.sampler.draw(5, 3), other.task.sampler.draw(5, 3))
+    np.testing.assert_array_equal(one.backend.data.sampler.draw(5, 3), other.backend.data.sampler.draw(5, 3))

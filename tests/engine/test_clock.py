@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hsfl.engine.clock import Clock
+from hsfl.engine.clock import SimulatedClock
 from hsfl.problem.problem import Problem
 from hsfl.problem.system import System
 from hsfl.theory.latency import aggregation_latency, split_latency
@@ -20,7 +20,7 @@ def problem() -> Problem:
 
 
 def test_a_round_costs_the_split_latency(problem: Problem) -> None:
-    clock = Clock(problem)
+    clock = SimulatedClock(problem)
     clock.split((1, 2))
     assert clock.time_s == pytest.approx(float(split_latency(problem, (1, 2))))
     clock.split((2, 2), rounds=3)
@@ -28,7 +28,7 @@ def test_a_round_costs_the_split_latency(problem: Problem) -> None:
 
 
 def test_bits_of_every_link(problem: Problem) -> None:
-    clock, profile = Clock(problem), problem.profile
+    clock, profile = SimulatedClock(problem), problem.profile
     clock.split((1, 2), rounds=5)
     samples = 5 * 3 * problem.batch_size  # rounds, clients, mini-batch
     assert clock.bits == {
@@ -47,7 +47,7 @@ def test_bits_of_every_link(problem: Problem) -> None:
 
 
 def test_an_average_costs_the_aggregation_latency(problem: Problem) -> None:
-    clock = Clock(problem)
+    clock = SimulatedClock(problem)
     clock.average((1, 2), 0)
     clock.average((1, 2), 1)
     assert clock.time_s == pytest.approx(aggregation_latency(problem, (1, 2)).sum())
@@ -56,12 +56,12 @@ def test_an_average_costs_the_aggregation_latency(problem: Problem) -> None:
 def test_layers_cross_every_cut_that_moves(problem: Problem) -> None:
     """Layer 2 goes down to the devices and layer 3 to the edges, then both go back up."""
     size = problem.profile.parameter_bits + problem.profile.optimizer_bits
-    clock = Clock(problem)
+    clock = SimulatedClock(problem)
     clock.move((1, 2), (2, 3))
     assert clock.time_s == pytest.approx(size[1] / 16 + size[2] / 20)  # the slowest downlinks
     assert clock.bits["device.down"] == 3 * size[1] and clock.bits["edge.down"] == 2 * size[2]
     assert clock.bits["device.up"] == clock.bits["edge.up"] == 0
-    clock = Clock(problem)
+    clock = SimulatedClock(problem)
     clock.move((2, 3), (1, 2))
     assert clock.time_s == pytest.approx(size[1] / 2 + size[2] / 10)  # the slowest uplinks
     clock.move((1, 2), (1, 2))
@@ -69,7 +69,7 @@ def test_layers_cross_every_cut_that_moves(problem: Problem) -> None:
 
 
 def test_the_machines_of_the_moment_count(problem: Problem) -> None:
-    clock = Clock(problem)
+    clock = SimulatedClock(problem)
     tiers = list(problem.system.tiers)
     tiers[0] = replace(tiers[0], compute_flops=tiers[0].compute_flops / 10)
     slower = System(tuple(tiers))

@@ -10,8 +10,10 @@ import torch
 
 import hsfl
 from hsfl.engine.algorithm import Algorithm
-from hsfl.engine.estimate import Estimate, Measurement, probe
+from hsfl.engine.estimate import Estimate
+from hsfl.engine.probe import Measurement
 from hsfl.problem.plan import Plan
+from hsfl.records import RoundRecord
 from hsfl.runs.preparing import prepare
 from hsfl.strategies import Named
 from hsfl.theory.convergence import bound
@@ -28,7 +30,7 @@ def gradients(trained: Algorithm, indices: np.ndarray, shift: list[torch.Tensor]
                 parameter += by
     found = []
     for batch in indices.reshape(-1, indices.shape[-1]):
-        inputs, targets = trained.task.feed.samples(torch.from_numpy(batch))
+        inputs, targets = trained.backend.data.samples(torch.from_numpy(batch))
         loss = torch.nn.functional.cross_entropy(model(inputs), targets)
         found.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))]).numpy())
     return np.array(found).reshape(*indices.shape[:2], -1)
@@ -38,8 +40,8 @@ def gradients(trained: Algorithm, indices: np.ndarray, shift: list[torch.Tensor]
 def test_a_probe_measures_the_definitions(iid: bool) -> None:
     trained = algorithm(Given([Plan((1, 2), (3, 2, 1))], replans=False), iid=iid)
     list(trained.advance(4))  # entities have drifted apart: the probe is at their average
-    indices, step = trained.task.sampler.probe(4, 5), 0.1
-    found = probe(trained.backend, trained.task.feed.samples, torch.from_numpy(indices), step)
+    step = 0.1
+    found, indices = trained.backend.probe(5, step), trained.backend.data.sampler.probe(4, 5)
     g = gradients(trained, indices)
     sizes = [sum(p.numel() for p in layer.parameters()) for layer in layers()]
     for layer, part in enumerate(np.split(g, np.cumsum(sizes)[:-1], axis=-1)):
@@ -48,7 +50,7 @@ def test_a_probe_measures_the_definitions(iid: bool) -> None:
         variance = ((part - mean[:, None]) ** 2).sum(-1).sum(1) / 4
         assert found.gradient_second_moment[layer] == pytest.approx(moment.max())
         assert found.gradient_variance[layer] == pytest.approx(variance.max())
-        for m, hosts in enumerate(trained.backend.hosts):
+        for m, hosts in enumerate(trained.backend.topology.hosts):
             entities = [mean[np.array(hosts) == j].mean(0) for j in range(max(hosts) + 1)]
             shares = np.bincount(hosts) / CLIENTS
             apart = sum(s * ((e - mean.mean(0)) ** 2).sum() for s, e in zip(shares, entities, strict=True))
@@ -68,7 +70,7 @@ def test_a_probe_trains_nothing() -> None:
     trained = algorithm(Given([Plan((1, 2), (3, 2, 1))], replans=False))
     list(trained.advance(2))
     before = [trained.backend.client_state(n) for n in range(CLIENTS)]
-    probe(trained.backend, trained.task.feed.samples, torch.from_numpy(trained.task.sampler.probe(2, 3)), 0.1)
+    trained.backend.probe(3, 0.1)
     for n, state in enumerate(before):
         for key, value in trained.backend.client_state(n).items():
             assert torch.equal(value, state[key])
@@ -105,8 +107,7 @@ def test_theorem_1_holds_with_measured_constants(iid: bool, intervals: tuple[int
     for t in range(rounds):
         norms.append(float((gradients(trained, everything)[0, 0] ** 2).sum()))
         if t % 20 == 0:
-            indices = torch.from_numpy(trained.task.sampler.probe(t, 5))
-            found.append(probe(trained.backend, trained.task.feed.samples, indices, 0.05))
+            found.append(trained.backend.probe(5, 0.05))
         list(trained.advance(1))
     fields = ("gradient_variance", "gradient_second_moment", "gradient_dissimilarity")
     largest = [np.max([getattr(m, f) for m in found], axis=0) for f in fields]
@@ -136,9 +137,9 @@ def test_the_refined_model_predicts_the_drift_on_mnist_mini(partition: str, inte
     drifts = [
         seen
         for record in Algorithm(prepared.backend, prepared.task).advance(250)
-        if record["kind"] == "round" and record["round"] > 150
-        for seen in record["drift"].values()
+        if isinstance(record, RoundRecord) and record.round > 150
+        for seen in record.drift.values()
     ]
     assert len(drifts) == 2 * (100 // interval)
-    ratios = np.array([seen["refined"] / seen["measured"] for seen in drifts])
+    ratios = np.array([seen.refined / seen.measured for seen in drifts])
     assert ((ratios > 1 / 4) & (ratios < 4)).all(), ratios.round(2)

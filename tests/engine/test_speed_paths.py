@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import hsfl
+from hsfl.engine.averaging import AveragingRule
 from hsfl.engine.precision import arithmetic
 from hsfl.errors import HsflError
 from tests.engine.test_backends import CLASSES, OPTIMIZERS, batch, layers, random_hosts
@@ -21,32 +22,36 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA de
 
 
 def make(kind: str = "stacked", cuts=(1, 3), hosts=HOSTS, rule="momentum", norm="batch", dropout=0.2, **options):
-    options = {"dtype": torch.float64, "seed": 3} | options
+    data = Resident(options.get("device", "cpu"), len(hosts[0]))
+    options = {"dtype": torch.float64, "seed": 3, "data": data} | options
     return hsfl.backend(kind, layers(norm, dropout), hosts, cuts, OPTIMIZERS[rule], **options)
 
 
-def resident(device: str = "cpu", clients: int = 4):
-    """Data on the device, a feed that gathers and scales batches of it, and draws for a few rounds."""
-    torch.manual_seed(1)
-    data = torch.randn(50, 2, 6, 6, dtype=torch.float64).to(device)
-    labels = torch.randint(0, CLASSES, (50,)).to(device)
-    draws = torch.stack((torch.randint(0, 50, (6, clients, 4)), torch.randint(0, 2, (6, clients, 4))), -1)
+class Resident:
+    """Data on the device, batches gathered and flipped from it, and draws for a few rounds."""
 
-    def feed(draw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def __init__(self, device: str = "cpu", clients: int = 4) -> None:
+        torch.manual_seed(1)
+        self.images = torch.randn(50, 2, 6, 6, dtype=torch.float64).to(device)
+        self.labels = torch.randint(0, CLASSES, (50,)).to(device)
+        draws = torch.stack((torch.randint(0, 50, (6, clients, 4)), torch.randint(0, 2, (6, clients, 4))), -1)
+        self.drawn = draws.to(device)
+
+    def draws(self, first_round: int, count: int) -> torch.Tensor:
+        return self.drawn[first_round : first_round + count]
+
+    def batch(self, draw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         index, flip = draw.unbind(-1)
-        images = data[index]
-        return torch.where(flip[..., None, None, None] == 1, images.flip(-1), images), labels[index]
-
-    return feed, draws.to(device)
+        images = self.images[index]
+        return torch.where(flip[..., None, None, None] == 1, images.flip(-1), images), self.labels[index]
 
 
 def everything(backend) -> dict[str, torch.Tensor]:
     """All state, in keys of a saved file."""
     found = {}
-    for tier, entities in enumerate(backend.clients):
-        for entity in range(len(entities)):
-            for kind, state in zip(("state", "slot"), backend._copies(tier, entity)[0], strict=True):
-                found |= {f"{kind}.{tier}.{entity}.{key}": value.detach().clone() for key, value in state.items()}
+    for tier, entity in backend.topology.each_entity():
+        for kind, state in zip(("state", "slot"), backend._held(tier, entity), strict=True):
+            found |= {f"{kind}.{tier}.{entity}.{key}": value.detach().clone() for key, value in state.items()}
     return found
 
 
@@ -57,28 +62,27 @@ def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_step_from_is_step_on_what_the_feed_gives(kind: str) -> None:
-    feed, draws = resident()
-    one, other = make(kind), make(kind, capture=True)  # there is nothing to capture on a CPU
-    for draw in draws:
-        assert torch.equal(one.step_from(feed, draw), other.step(*feed(draw)))
+def test_a_round_is_a_step_on_what_the_data_give(kind: str) -> None:
+    data = Resident()
+    one, other = make(kind), make(kind, capture=True, data=None)  # there is nothing to capture on a CPU
+    for draw in data.drawn:
+        assert torch.equal(one.train_round(), other.step(*data.batch(draw)))
     assert_equal(everything(one), everything(other))
-    assert one.round == len(draws)
+    assert one.round == len(data.drawn)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_drift_by_hand(kind: str) -> None:
     hosts = [[0, 1, 2, 3], [0, 0, 0, 1], [0, 0, 0, 0]]
     backend = make(kind, hosts=hosts)
-    feed, draws = resident()
-    for draw in draws[:3]:
-        backend.step_from(feed, draw)
+    for _ in range(3):
+        backend.train_round()
     for tier, numbers in ((0, {0}), (1, {1, 2}), (2, {3, 4})):
         copies = []
         for client in range(4):
             state = backend.client_state(client)
             named = [(k, v) for k, v in state.items() if int(k.split(".")[0]) in numbers]
-            parameters = {f"{n}.{name}" for n in numbers for name, _ in backend.layers[n].named_parameters()}
+            parameters = {f"{n}.{name}" for n in numbers for name, _ in layers("batch", 0.2)[n].named_parameters()}
             copies.append(torch.cat([v.flatten() for k, v in named if k in parameters]))
         copies = torch.stack(copies)
         by_hand = (copies - copies.mean(0)).square().sum(1).mean()
@@ -92,13 +96,12 @@ def test_drift_by_hand(kind: str) -> None:
 
 @pytest.mark.parametrize("rule", ["momentum", "adam"])
 def test_averaging_optimiser_state_is_an_option(rule: str) -> None:
-    feed, draws = resident()
     hosts = [[0, 1, 2, 3], [0, 0, 0, 1], [0, 0, 0, 0]]
-    both = [make(kind, hosts=hosts, rule=rule, average_state=True) for kind in KINDS]
+    both = [make(kind, hosts=hosts, rule=rule, averaging=AveragingRule(average_state=True)) for kind in KINDS]
     local = make("stacked", hosts=hosts, rule=rule)
-    for draw in draws[:2]:
+    for _ in range(2):
         for backend in (*both, local):
-            backend.step_from(feed, draw)
+            backend.train_round()
     before = everything(local)
     for backend in (*both, local):
         backend.average(1)
@@ -117,13 +120,12 @@ def test_averaging_optimiser_state_is_an_option(rule: str) -> None:
 def test_files_hold_one_copy_per_entity_to_the_bit(kind: str, other: str, rule: str, tmp_path) -> None:
     from safetensors.torch import load_file
 
-    feed, draws = resident()
     saved, resumed = make(kind, rule=rule), make(other, rule=rule)
-    for draw in draws[:2]:
-        saved.step_from(feed, draw)
+    for _ in range(2):
+        saved.train_round()
     saved.average(0)
     saved.move((2, 4))
-    saved.step_from(feed, draws[2])
+    saved.train_round()
     saved.save(tmp_path / "file")
     resumed.load(tmp_path / "file")
     assert_equal(everything(saved), everything(resumed))
@@ -142,14 +144,13 @@ def test_files_do_not_grow_with_the_clients_of_a_tier_of_one(tmp_path) -> None:
 
 
 def test_a_file_that_does_not_fit_changes_nothing(tmp_path) -> None:
-    feed, draws = resident()
     make(rule="adam").save(tmp_path / "adam")
     make(dtype=torch.float32).save(tmp_path / "float32")
     make(hosts=[[0, 1, 2, 3], [0, 1, 1, 1], [0, 0, 0, 0]]).save(tmp_path / "hosts")
     make(norm="none").save(tmp_path / "layers")
     (tmp_path / "text").write_text("nothing")
     backend = make(cuts=(2, 4))
-    backend.step_from(feed, draws[0])
+    backend.train_round()
     before = everything(backend)
     for name, said in {
         "adam": "another optimiser",
@@ -167,10 +168,9 @@ def test_a_file_that_does_not_fit_changes_nothing(tmp_path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_evaluation_takes_tensors_or_batches(kind: str) -> None:
-    feed, draws = resident()
     backend = make(kind)
-    for draw in draws[:2]:
-        backend.step_from(feed, draw)
+    for _ in range(2):
+        backend.train_round()
     torch.manual_seed(2)
     inputs, targets = torch.randn(11, 2, 6, 6, dtype=torch.float64), torch.randint(0, CLASSES, (11,))
     whole = backend.evaluate((inputs, targets))
@@ -181,7 +181,7 @@ def test_evaluation_takes_tensors_or_batches(kind: str) -> None:
     model.load_state_dict(backend.global_state())
     loss = nn.functional.cross_entropy(model(inputs), targets)
     assert whole["loss"] == pytest.approx(loss.item(), rel=1e-12)
-    backend.step_from(feed, draws[3])
+    backend.train_round()
     assert backend.evaluate((inputs, targets))["loss"] != whole["loss"]
     with pytest.raises(HsflError, match="no samples"):
         backend.evaluate([])
@@ -245,10 +245,9 @@ def largest_difference(device: str) -> dict[str, float]:
         cuts = [sorted(map(int, rng.integers(1, 6, tiers - 1))) for _ in range(3)]
         common = {"cuts": cuts[0], "hosts": hosts, "rule": rule, "norm": norm, "dropout": dropout, "dtype": dtype}
         both = [make("reference", **common), make("stacked", **common, device=device)]
-        feeds = [resident("cpu", clients), resident(device, clients)]
         worst = 0.0
         for t in range(6):
-            losses = [b.step_from(feed, draws[t]) for b, (feed, draws) in zip(both, feeds, strict=True)]
+            losses = [backend.train_round() for backend in both]
             for backend in both:
                 if t in (2, 4):
                     backend.move(cuts[t // 2])
@@ -271,19 +270,19 @@ def test_captured_rounds_equal_the_reference() -> None:
 @pytest.mark.parametrize("rule", ["momentum", "adam"])
 def test_recording_trains_nothing(rule: str) -> None:
     """Captured and eager rounds are the same to the bit where kernels are; recording again changes nothing."""
-    feed, draws = resident("cuda")
+    data = Resident("cuda")
     torch.backends.cudnn.deterministic = True
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             captured, eager = (make(rule=rule, device="cuda", capture=c) for c in (None, False))
-            for t, draw in enumerate(draws):
+            for t, draw in enumerate(data.drawn):
                 if t == 3:
                     captured._recorded.clear()
                 state, clock = everything(captured), int(captured._clock)
-                losses = captured.step(*feed(draw)) if t % 2 else captured.step_from(feed, draw)
+                losses = captured.step(*data.batch(draw)) if t % 2 else captured.train_round()
                 assert clock == t and state.keys()
-                torch.testing.assert_close(losses, eager.step_from(feed, draw), rtol=0, atol=1e-12)
+                torch.testing.assert_close(losses, eager.train_round(), rtol=0, atol=1e-12)
         assert captured._recorded and not eager._recorded
         for key, value in everything(captured).items():
             torch.testing.assert_close(value, everything(eager)[key], rtol=0, atol=1e-12)
@@ -295,41 +294,38 @@ def test_recording_trains_nothing(rule: str) -> None:
 def test_warm_up_is_undone_to_the_bit() -> None:
     from hsfl.engine.capture import CapturedRound, Lanes
 
-    feed, draws = resident("cuda")
     backend = make(device="cuda")
-    backend.step_from(feed, draws[0])
+    backend.train_round()
     before, random = everything(backend), torch.cuda.get_rng_state()
     clock = backend._clock.clone()
     state = [backend._clock, backend._keys, *(t for tier in backend._tiers for t in tier.state())]
-    CapturedRound(lambda d: backend._round(*feed(d), Lanes(d.device, streams=True)), [draws[1]], state, backend.device)
+    draw = backend.data.drawn[1]
+    CapturedRound(lambda d: backend._work_from(d, Lanes(d.device, streams=True)), [draw], state, backend.device)
     assert_equal(everything(backend), before)
     assert torch.equal(backend._clock, clock) and torch.equal(torch.cuda.get_rng_state(), random)
 
 
 @cuda
 def test_what_cannot_be_captured_runs_eagerly() -> None:
-    feed, draws = resident("cuda")
+    class Waits(Resident):
+        def batch(self, draw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            assert float(draw.sum().item()) >= 0
+            return super().batch(draw)
 
-    def waits(draw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        assert float(draw.sum().item()) >= 0
-        return feed(draw)
-
-    one, other = make(device="cuda"), make(device="cuda", capture=False)
+    one, other = make(device="cuda", data=Waits("cuda")), make(device="cuda", capture=False)
     with pytest.warns(UserWarning, match="cannot be captured"):
-        first = one.step_from(waits, draws[0])
-    torch.testing.assert_close(first, other.step_from(feed, draws[0]), rtol=0, atol=1e-12)
+        first = one.train_round()
+    torch.testing.assert_close(first, other.train_round(), rtol=0, atol=1e-12)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for draw in draws[1:]:
-            second = one.step_from(waits, draw)
-            torch.testing.assert_close(second, other.step_from(feed, draw), rtol=0, atol=1e-12)
+        for _ in range(5):
+            torch.testing.assert_close(one.train_round(), other.train_round(), rtol=0, atol=1e-12)
 
 
 @cuda
 def test_losses_are_a_tensor_of_their_own() -> None:
-    feed, draws = resident("cuda")
     backend = make(device="cuda")
-    first = backend.step_from(feed, draws[0])
+    first = backend.train_round()
     kept = first.clone()
-    backend.step_from(feed, draws[1])
+    backend.train_round()
     assert torch.equal(first, kept)

@@ -51,8 +51,8 @@ def test_convergence_is_where_ten_evaluations_gain_less_than_the_fiftieth_of_a_p
 
 def test_a_run_that_diverged_goes_on_as_the_untrained_model() -> None:
     broken = run([0.1, 0.4], pace=3.0, ended=DIVERGED, rounds=50)
-    assert [line["round"] for line in evaluations(broken)] == [0, 10, 20, 30, 40, 50]
-    assert [line["accuracy"] for line in evaluations(broken)] == [0.1, 0.4, 0.1, 0.1, 0.1, 0.1]
+    assert [line.round for line in evaluations(broken)] == [0, 10, 20, 30, 40, 50]
+    assert [line.accuracy for line in evaluations(broken)] == [0.1, 0.4, 0.1, 0.1, 0.1, 0.1]
     assert total_bytes(evaluations(broken)[-1]) == 50
     assert end_s(broken) == 150 and time_to(broken, 0.4) == 30 and time_to(broken, 0.5) == inf
 
@@ -99,7 +99,7 @@ def test_a_run_has_learnt_that_ends_above_its_beginning() -> None:
 
 
 def test_curves_over_seeds_are_means_with_a_band() -> None:
-    series = over_seeds("both", [run([0.0, 0.2]), run([0.0, 0.4], pace=3.0)], lambda line: float(line["time_s"]))  # type: ignore[arg-type]
+    series = over_seeds("both", [run([0.0, 0.2]), run([0.0, 0.4], pace=3.0)], lambda line: float(line.time_s))  # type: ignore[arg-type]
     assert list(series.x) == [0, 20]
     assert series.y == pytest.approx([0, 30])
     assert series.low == pytest.approx([0, 20]) and series.high == pytest.approx([0, 40])

@@ -31,11 +31,11 @@ def test_runs_that_differ_in_timing_only_are_trained_once(tmp_path: Path) -> Non
     first = store.run(short("RMA+RMS"))
     for compute, communication in ((1, 1), (0.5, 1), (1, 0.1), (3, 7)):
         run = store.run(scaled(short("RMA+RMS"), compute, communication))
-        assert [line.get("accuracy") for line in run.metrics] == [line.get("accuracy") for line in first.metrics]
-        assert (run.metrics[-1]["time_s"] == first.metrics[-1]["time_s"]) == (compute == communication == 1)
+        assert [line.accuracy for line in run.metrics] == [line.accuracy for line in first.metrics]
+        assert (run.metrics[-1].time_s == first.metrics[-1].time_s) == (compute == communication == 1)
     assert len(store.trained) == 1
     again = Store(tmp_path)
-    assert again.run(scaled(short("RMA+RMS"), 2, 2)).metrics[-1]["time_s"] == first.metrics[-1]["time_s"] / 2
+    assert again.run(scaled(short("RMA+RMS"), 2, 2)).metrics[-1].time_s == first.metrics[-1].time_s / 2
     assert not again.trained
 
 
@@ -46,7 +46,7 @@ def test_a_planned_run_is_trained_anew_only_where_other_plans_are_made(tmp_path:
     assert len(store.trained) == 1
     slow = store.run(scaled(short(), 1 / 64, 1))
     assert len(store.trained) == 2
-    assert store.run(scaled(short(), 1, 64)).metrics[-1]["time_s"] == slow.metrics[-1]["time_s"] / 64
+    assert store.run(scaled(short(), 1, 64)).metrics[-1].time_s == slow.metrics[-1].time_s / 64
     assert len(store.trained) == 2  # 64 times the links is 1/64 of the compute, in other seconds
 
 
@@ -75,8 +75,8 @@ def test_what_changes_the_weights_changes_the_content() -> None:
 class Stop(hsfl.Callback):
     """Interrupts after a round."""
 
-    def on_round(self, record: dict[str, object]) -> None:
-        if record["round"] == 2:
+    def on_round(self, record: hsfl.records.RoundRecord) -> None:
+        if record.round == 2:
             raise RuntimeError("enough")
 
 
@@ -140,11 +140,11 @@ def test_a_run_that_diverges_is_a_result_too(tmp_path: Path) -> None:
     wild = short("fixed", training__learning_rate=1e9, strategy__cuts=[1, 3], strategy__intervals=[1, 1, 1])
     store = Store(tmp_path)
     run = store.run(wild)
-    assert run.summary is not None and run.summary["ended"] == DIVERGED
-    assert [line["round"] for line in evaluations(run)] == [0, 2, 4]
-    assert final_accuracy(run) < 0.2 and evaluations(run)[-1]["time_s"] > 0
+    assert run.summary is not None and run.summary.ended == DIVERGED
+    assert [line.round for line in evaluations(run)] == [0, 2, 4]
+    assert final_accuracy(run) < 0.2 and evaluations(run)[-1].time_s > 0
     again = Store(tmp_path)
-    assert again.run(scaled(wild, 2, 2)).summary["ended"] == DIVERGED and not again.trained
+    assert again.run(scaled(wild, 2, 2)).summary.ended == DIVERGED and not again.trained
 
 
 def test_scaling_the_resources_trains_each_schedule_once(tmp_path: Path) -> None:

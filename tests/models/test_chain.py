@@ -165,6 +165,54 @@ def test_module_called_twice_in_a_sequential_ties_what_lies_between() -> None:
     assert names(assert_chain_equals_model(model, torch.randn(2, 4).double())) == ["0", "1", "5"]
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_module_at_two_places_of_a_sequential_is_named_at_both(nested: bool) -> None:
+    shared = nn.Linear(4, 4)
+    model = nn.Sequential(shared, nn.ReLU(), nn.Linear(4, 4), shared)
+    places = "at 0 and at 3"
+    if nested:
+        model = nn.Sequential(nn.Sequential(shared, nn.ReLU()), nn.Sequential(nn.ReLU(), shared))
+        places = "at 0.0 and at 1.1"
+    with pytest.raises(ModelError, match=f"^Sequential cannot be cut .* is used {places}; untie it"):
+        chain(model, torch.ones(2, 4))
+
+
+class TiedInside(nn.Module):
+    """One weight used twice, which no cut can part as it lies in one module of an nn.Sequential."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there = nn.Linear(4, 4, bias=False)
+        self.back = nn.Linear(4, 4, bias=False)
+        self.back.weight = self.there.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.back(self.there(x).relu())
+
+
+def test_weights_tied_inside_a_layer_do_not_matter() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), TiedInside(), nn.Linear(4, 2)).double()
+    assert names(assert_chain_equals_model(model, torch.randn(3, 4).double())) == ["0", "1", "2"]
+
+
+class TwoLayers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+
+
+class Flattened(TwoLayers):
+    """One result per token: the batch is still the first dimension, with the tokens of a sample side by side."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x)).flatten(0, 1)
+
+
+def test_results_may_come_per_token() -> None:
+    assert names(assert_chain_equals_model(Flattened().double(), torch.randn(2, 3, 4).double())) == ["first", "second"]
+
+
 class RootMeanSquare(nn.Module):
     """A normalisation written by hand."""
 
@@ -359,13 +407,6 @@ class Masked(nn.Module):
         return x
 
 
-class TwoLayers(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(4, 4)
-        self.second = nn.Linear(4, 4)
-
-
 class Sized(TwoLayers):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch = x.shape[0]
@@ -399,6 +440,26 @@ class Paired(TwoLayers):
         return self.second(self.first(x) + other)
 
 
+class Total(TwoLayers):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x)).sum()
+
+
+class Mean(TwoLayers):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x)).mean(0)
+
+
+class Transposed(TwoLayers):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x)).t()
+
+
+class ForTwo(TwoLayers):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).reshape(2, 4))
+
+
 class Plural(TwoLayers):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.first(x)
@@ -422,15 +483,18 @@ class Plural(TwoLayers):
         (Noisy(), torch.ones(2, 4), ["torch.randn(4)", "chance"]),
         (Paired(), torch.ones(2, 4), ["2 inputs (x, other)", "inside forward"]),
         (Plural(), torch.ones(2, 4), ["returns a tuple", "one tensor"]),
+        (Total(), torch.ones(2, 4), ["returns a single number for a batch of 2", "batch as the first dimension"]),
+        (Mean(), torch.ones(2, 4), ["shape 4 for a batch of 2 and 4 for one of 4", "batch as the first dimension"]),
+        (
+            Transposed(),
+            torch.ones(1, 4),
+            ["shape 4x1 for a batch of 1 and 4x2 for one of 2", "batch as the first dimension"],
+        ),
+        (ForTwo(), torch.ones(2, 4), ["takes a batch of 2 but not one of 4", "any number"]),
         (nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(2, 4), ["only weight layer is '0'"]),
         (nn.Sequential(nn.ReLU()), torch.ones(2, 4), ["no weight layer"]),
         (nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 4)), torch.ones(2, 4), ["parameter 0.weight", "run the model"]),
         (Skip(), torch.ones(2, 5), ["samples of shape 5 ", "first in", "give the shape"]),
-        (
-            nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, batch_first=True), 2),
-            torch.ones(2, 3, 4),
-            ["TransformerEncoder cannot"],
-        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )

@@ -84,12 +84,24 @@ def test_one_step_lowers_the_loss(name: str) -> None:
         ("lenet5", (1, 8, 8), "at least 12x12 pixels, not 8x8"),
         ("vit", (3, 30, 32), "multiples of 4, not 30x32"),
         ("gpt", (0,), "samples like 128, not 0"),
+        ("gpt", "128", "input_shape must be whole numbers such as (3, 32, 32), not '128'"),
+        ("vit", (3, 32.0, 32), "not (3, 32.0, 32)"),
+        ("vgg16", (3, 10**6, 10**6), "3x1000000x1000000 and 10 classes does not fit into this machine's memory"),
+        ("vgg16", (3, 32, 10**30), "does not fit into this machine's memory"),
+        ("resnet18", (10**30, 32, 32), "does not fit into this machine's memory"),
+        ("gpt", (10**19,), "does not fit into this machine's memory"),
     ],
 )
 def test_what_cannot_be_built(name: str, shape: tuple[int, ...] | None, said: str) -> None:
     with pytest.raises(ModelError) as caught:
         build(name, shape)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("classes", [0, -1, 2.0, "ten"])
+def test_classes_are_a_whole_number(classes: int) -> None:
+    with pytest.raises(ModelError, match=rf"^lenet5 tells a whole number of classes apart, .* not {classes!r}$"):
+        build("lenet5", classes=classes)
 
 
 MODULE = """

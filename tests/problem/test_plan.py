@@ -7,6 +7,7 @@ import pytest
 
 import hsfl
 from hsfl.problem.plan import NEVER, Plan, make_plan
+from hsfl.problem.topology import tier_layers
 from tests.scenario.scenarios import load
 
 SHAPE = {"entities": (6, 2, 1), "num_layers": 5}
@@ -70,7 +71,7 @@ def test_a_bad_plan_is_refused_in_one_sentence(tmp_path, cuts, intervals, says):
 
 def test_every_layer_is_somewhere():
     for cuts in ((1, 2), (2, 4), (3, 3), (1, 5)):
-        layers = Plan(cuts, (1, 1, 1)).layers(5)
+        layers = tier_layers(cuts, 5)
         assert [layer for tier in layers for layer in tier] == list(range(5))
         assert [len(tier) for tier in layers] == [cuts[0], cuts[1] - cuts[0], 5 - cuts[1]]
 

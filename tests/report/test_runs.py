@@ -248,10 +248,10 @@ def test_training_loss_is_smoothed_and_test_loss_is_not(tmp_path):
     run = Run.load(write_run(tmp_path / "run", rounds=1000, every=100))
     figure = draw_loss([run])
     training, test = figure.axes[1].lines[0], figure.axes[4].lines[0]
-    losses = [line["loss"] for line in run.metrics[1:]]
+    losses = [line.loss for line in run.metrics[1:]]
     assert training.get_ydata()[500] == pytest.approx(np.mean(losses[495:505]), rel=1e-3)
     assert len(training.get_ydata()) == 1000
-    assert list(test.get_ydata()) == [line["test_loss"] for line in run.evaluations()]
+    assert list(test.get_ydata()) == [line.test_loss for line in run.evaluations()]
     assert "mean over 10 rounds" in figure.get_suptitle()
 
 

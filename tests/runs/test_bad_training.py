@@ -151,7 +151,7 @@ def test_a_changed_scenario_file_is_noticed_and_its_stopping_rules_count(command
     assert "training.batch_size is 2 in this run, but 3 now" in said
     write_tiny(tmp_path, FIXED | {"stopping.rounds": 6})
     assert command("train", "tiny.toml", "--resume", run).code == 0
-    assert hsfl.Run.load(run).summary["rounds"] == 6
+    assert hsfl.Run.load(run).summary.rounds == 6
 
 
 def test_a_run_in_use_is_left_alone(command, spawn, tiny, tmp_path):
@@ -246,7 +246,7 @@ def test_a_loss_that_is_no_number_stops_with_round_client_and_hint(
     )
     assert said, ended.err
     trained = int(said[1]) - (said[2] == "loss")
-    assert [line["round"] for line in hsfl.Run.load(tmp_path / "run").metrics] == list(range(trained + 1))
+    assert [line.round for line in hsfl.Run.load(tmp_path / "run").metrics] == list(range(trained + 1))
     for path in (tmp_path / "run").glob("checkpoints/*.safetensors"):
         from safetensors.torch import load_file
 

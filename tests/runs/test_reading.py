@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hsfl.errors import HsflError
+from hsfl.records import RoundRecord
 from hsfl.runs.reading import Run, total_bytes
 
 SCENARIO = """\
@@ -110,6 +111,7 @@ def plan(i: int, after: int, speed: float, strategy: str) -> dict[str, Any]:
         "gradient_variance": [0.25] * LAYERS,
         "gradient_second_moment": [0.75] * LAYERS,
         "gradient_dissimilarity": [[0.125] * LAYERS, [0.0625] * LAYERS, [0.0] * LAYERS],
+        "drift": "refined",
     }
     cuts, intervals = [3 + i % 3, 6 + i % 4], [5 + 2 * i % 9, 6 - i % 3, 1]
     made = {"round": after, "time_s": after / speed, "cuts": cuts, "intervals": intervals, "strategy": strategy}
@@ -131,11 +133,11 @@ def test_everything_in_the_folder_is_read(tmp_path):
     assert (run.name, run.strategy, run.finished) == ("first", "HSFL", True)
     assert run.scenario["tiers"][1] == {"name": "edge", "entities": 2, "compute": "5 TFLOPS"}
     assert run.scenario_text == (tmp_path / "first" / "scenario.toml").read_text()
-    assert run.environment["threads"] == 2
-    assert [line["round"] for line in run.metrics] == list(range(101))
-    assert [p["round"] for p in run.plans] == [0, 33, 66]
-    assert run.labels is not None and len(run.labels["counts"]) == 4
-    assert run.summary is not None and run.summary["wall_s"] == 12.5
+    assert run.environment.threads == 2
+    assert [line.round for line in run.metrics] == list(range(101))
+    assert [p.round for p in run.plans] == [0, 33, 66]
+    assert run.labels is not None and len(run.labels.counts) == 4
+    assert run.summary is not None and run.summary.wall_s == 12.5
     assert run.tier_names == ["device", "edge", "cloud"]
 
 
@@ -154,7 +156,7 @@ def test_bytes_are_summed_over_all_links(tmp_path):
     run = Run.load(write_run(tmp_path / "run"))
     assert total_bytes(run.metrics[0]) == 0
     assert total_bytes(run.metrics[3]) == 4 * 3_000_000 + 4 * 6_000_000
-    assert total_bytes({"round": 1}) == 0
+    assert total_bytes(RoundRecord(round=1, time_s=0.0)) == 0
 
 
 def test_columns_have_equal_lengths_and_dotted_names(tmp_path):
@@ -180,7 +182,7 @@ def test_time_to_accuracy_is_that_of_the_first_evaluation_at_or_above(tmp_path):
     texts = [{"round": r, "time_s": s} | ({} if a is None else {"accuracy": a}) for r, s, a in lines]
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, texts)))
     run = Run.load(folder)
-    assert [e["round"] for e in run.evaluations()] == [0, 2, 3, 4]
+    assert [e.round for e in run.evaluations()] == [0, 2, 3, 4]
     expected = {0.05: 0.0, 0.1: 0.0, 0.11: 4.0, 0.45: 4.0, 0.5: 4.0, 0.51: 8.0, 0.75: 8.0, 0.76: None}
     assert {target: run.time_to_accuracy(target) for target in expected} == expected
 
@@ -216,7 +218,7 @@ def test_a_broken_line_elsewhere_is_named(tmp_path, name):
     ("name", "line", "message"),
     [
         ("metrics.jsonl", "[1, 2]", "line 102: not a JSON object"),
-        ("metrics.jsonl", '{"time_s": 1}', "line 102: round must be a whole number"),
+        ("metrics.jsonl", '{"time_s": 1}', "line 102: round is missing"),
         ("metrics.jsonl", '{"round": true, "time_s": 1}', "line 102: round must be a whole number"),
         ("metrics.jsonl", '{"round": 101, "time_s": "1"}', "line 102: time_s must be a number"),
         ("metrics.jsonl", '{"round": 101, "time_s": 1, "accuracy": "good"}', "line 102: accuracy must be a number"),

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
 
 import hsfl
 from hsfl.api import profile_model
@@ -38,7 +40,7 @@ def whole(tmp_path_factory) -> Path:
     """A run that nothing interrupted."""
     folder = tmp_path_factory.mktemp("whole")
     run = hsfl.train(write_tiny(folder), out=folder / "run")
-    assert len({tuple(plan["cuts"]) for plan in run.plans}) > 1  # layers move in it
+    assert len({tuple(plan.cuts) for plan in run.plans}) > 1  # layers move in it
     return folder / "run"
 
 
@@ -179,7 +181,7 @@ Algorithm._round = slow
 def test_from_python_an_interrupt_is_a_keyboard_interrupt_and_resume_goes_on(tiny, tmp_path, whole):
     class Stop(hsfl.Callback):
         def on_round(self, record):
-            if record["round"] == 10:
+            if record.round == 10:
                 os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
@@ -196,7 +198,7 @@ def test_a_callback_that_fails_costs_nothing(tiny, tmp_path, whole):
 
     class Fails(hsfl.Callback):
         def on_round(self, record):
-            if record["round"] == 10:
+            if record.round == 10:
                 raise ZeroDivisionError("mine")
 
     class Listens(hsfl.Callback):
@@ -229,7 +231,7 @@ def interrupted(folder: Path, whole: Path, upto: int) -> Path:
 
     class Stop(hsfl.Callback):
         def on_round(self, record):
-            if record["round"] == upto:
+            if record.round == upto:
                 raise KeyboardInterrupt
 
     scenario = write_tiny(folder, {"execution.keep_checkpoints": 3})
@@ -441,8 +443,9 @@ def forge(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 def forge_tensors(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> None:
     """Change the tensors of a checkpoint and what is said of them, with checksums that fit."""
     file = path.with_suffix(".safetensors")
-    about, tensors = saving.read(file)
-    change(about, tensors)
+    with safe_open(file, framework="pt") as opened:
+        about = json.loads(opened.metadata()["hsfl"])
+    change(about, tensors := load_file(file))
     saving.write(file, about, tensors)
     checksum = hashlib.sha256(file.read_bytes()).hexdigest()
     forge(path, lambda body: body.update(tensors=checksum))
@@ -468,26 +471,27 @@ FORGED = [
     ("round", 18.5, "round"),
     ("round", 10**20, "it is of round"),
     ("state", [], "state"),
-    ("state.progress", ..., "progress"),
-    ("state.progress.round", float("nan"), "progress.round"),
-    ("state.progress.round", 17, "progress.round"),
-    ("state.progress.plan", [[9, 2], [1, 1, 1]], "progress.plan"),
-    ("state.progress.plan", None, "progress.plan"),
-    ("state.progress.plan", [[1], [1, 1, 1]], "progress.plan"),
-    ("state.progress.averaged", [0], "progress.averaged"),
-    ("state.progress.moved", 10**9, "progress"),
-    ("state.bits", {}, "bits"),
-    ("state.time_s", "late", "time_s"),
-    ("state.time_s", float("inf"), "time_s"),
+    ("state.algorithm.schedule", ..., "algorithm.schedule"),
+    ("state.algorithm.schedule.round", float("nan"), "algorithm.schedule.round"),
+    ("state.algorithm.schedule.round", 17, "algorithm.schedule.round"),
+    ("state.algorithm.schedule.cuts", [9, 2], "algorithm.schedule: cuts"),
+    ("state.algorithm.schedule.cuts", None, "algorithm.schedule: cuts"),
+    ("state.algorithm.schedule.cuts", [1], "algorithm.schedule: cuts"),
+    ("state.algorithm.schedule.intervals", [1, 0, 1], "algorithm.schedule: intervals"),
+    ("state.algorithm.schedule.averaged_at", [0], "the schedule is one of 1 tiers"),
+    ("state.algorithm.schedule.moved_at", 10**9, "algorithm.schedule"),
+    ("state.algorithm.bits", {}, "algorithm.bits"),
+    ("state.algorithm.time_s", "late", "algorithm.time_s"),
+    ("state.algorithm.time_s", float("inf"), "algorithm.time_s"),
     ("state.losses", [0.0], "losses"),
     ("state.waiting", 3, "waiting"),
     ("state.files", {}, "files"),
-    ("state.files", {"metrics.jsonl": ["0", 3], "plans.jsonl": [0, ""]}, "files"),
-    ("state.files", {"metrics.jsonl": [-1, ""], "plans.jsonl": [0, ""]}, "files"),
-    ("state.estimate", None, "estimate"),
-    ("state.estimate.correction", [], "estimate.correction"),
-    ("state.constants.gradient_variance", [1.0], "constants.gradient_variance"),
-    ("state.constants.drift", "mine", "constants.drift"),
+    ("state.files.plans", {"size": "0", "checksum": 3}, "files.plans.size"),
+    ("state.files.plans", {"size": -1, "checksum": ""}, "files.plans.size"),
+    ("state.algorithm.estimate", None, "algorithm.estimate"),
+    ("state.algorithm.estimate.correction", [], "algorithm.estimate.correction"),
+    ("state.algorithm.constants.gradient_variance", [1.0], "algorithm.constants.gradient_variance"),
+    ("state.algorithm.constants.drift", "mine", "algorithm.constants.drift"),
     ("state.origin", ..., "origin"),
     ("state.origin.fields", ["seed"], "origin.fields"),
 ]
@@ -534,7 +538,7 @@ def test_a_mark_in_the_middle_of_a_line_leaves_a_checkpoint_out(command, tmp_pat
     run = interrupted(tmp_path, whole, 19)
     newest = run / "checkpoints" / "round-000000018.json"
     part = (run / "plans.jsonl").read_bytes()[:-5]
-    mark = [len(part), hashlib.sha256(part).hexdigest()]
+    mark = {"size": len(part), "checksum": hashlib.sha256(part).hexdigest()}
     forge(newest, lambda body: body["state"]["files"].update({"plans.jsonl": mark}))
     ended = command("train", "--resume", run)
     assert ended.code == 0 and f"{run / 'plans.jsonl'} lacks" in ended.err
@@ -545,7 +549,7 @@ def test_forged_metrics_are_an_error_and_nothing_is_touched(command, tmp_path, w
     run = tmp_path / "run"
     shutil.copytree(whole, run)
     (run / "metrics.jsonl").write_bytes(b"no JSON\n")
-    mark = [8, hashlib.sha256(b"no JSON\n").hexdigest()]
+    mark = {"size": 8, "checksum": hashlib.sha256(b"no JSON\n").hexdigest()}
     for path in (run / "checkpoints").glob("*.json"):
         forge(path, lambda body: body["state"]["files"].update({"metrics.jsonl": mark}))
     before = contents(run)

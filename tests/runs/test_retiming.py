@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import hsfl
+from hsfl.records import Record
 from hsfl.runs.reading import Run
 from hsfl.runs.retiming import retimed
 from hsfl.scenario.scenario import Scenario
@@ -45,6 +46,10 @@ def trained(tiny, tmp_path, name: str, changes: dict[str, object]) -> tuple[Scen
     return scenario, hsfl.train(scenario, out=tmp_path / name)
 
 
+def timeless(record: Record) -> Record:
+    return record.model_copy(update={"time_s": 0.0})
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_clock_alone_gives_what_training_gave(kind: str, tiny, tmp_path) -> None:
     """On the same machines, and on machines twice as fast, where every plan stays: every line of the files."""
@@ -55,21 +60,21 @@ def test_the_clock_alone_gives_what_training_gave(kind: str, tiny, tmp_path) -> 
     faster, expected = trained(tiny, tmp_path, "faster", {**KINDS[kind], **FASTER})
     found = retimed(run, faster)
     assert found is not None
-    assert [line["time_s"] for line in found.metrics] == pytest.approx([line["time_s"] for line in expected.metrics])
-    assert found.metrics[-1]["time_s"] == pytest.approx(run.metrics[-1]["time_s"] / 2)
+    assert [line.time_s for line in found.metrics] == pytest.approx([line.time_s for line in expected.metrics])
+    assert found.metrics[-1].time_s == pytest.approx(run.metrics[-1].time_s / 2)
     for seen, wanted in ((found.metrics, expected.metrics), (found.plans, expected.plans)):
-        assert [line | {"time_s": 0} for line in seen] == [line | {"time_s": 0} for line in wanted]
+        assert [timeless(line) for line in seen] == [timeless(line) for line in wanted]
 
 
 def test_a_run_is_not_that_of_machines_on_which_other_plans_are_made(tiny, tmp_path) -> None:
     _, run = trained(tiny, tmp_path, "once", {})
     slow = {f"tiers.device.{link}": "1 kbps" for link in ("fed_uplink", "fed_downlink")}
     scenario, other = trained(tiny, tmp_path, "other", slow)
-    assert [plan["intervals"] for plan in other.plans] != [plan["intervals"] for plan in run.plans]
+    assert [plan.intervals for plan in other.plans] != [plan.intervals for plan in run.plans]
     assert retimed(run, scenario) is None
     fixed, once = trained(tiny, tmp_path, "fixed", FIXED)
     found = retimed(once, fixed.with_overrides(slow))
-    assert found is not None and found.metrics[-1]["time_s"] > once.metrics[-1]["time_s"]
+    assert found is not None and found.metrics[-1].time_s > once.metrics[-1].time_s
 
 
 def test_other_averages_are_another_run(tiny, tmp_path) -> None:

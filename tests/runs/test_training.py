@@ -120,17 +120,17 @@ def test_checkpoints_hold_no_code(tiny, tmp_path):
 )
 def test_training_ends_at_the_first_rule_that_is_met(tiny, tmp_path, changes, why):
     run = hsfl.train(tiny(FIXED | changes), out=tmp_path / "run")
-    assert run.summary["ended"] == why
+    assert run.summary.ended == why
     last, evaluations = run.metrics[-1], run.evaluations()
-    assert "accuracy" in last and run.summary["accuracy"] == last["accuracy"]
+    assert last.accuracy is not None and run.summary.accuracy == last.accuracy
     if why == "rounds":
-        assert last["round"] == 7
+        assert last.round == 7
     if why == "time":
-        assert last["time_s"] >= 3.0 > run.metrics[-2]["time_s"]
+        assert last.time_s >= 3.0 > run.metrics[-2].time_s
     if why == "accuracy":
-        assert last["accuracy"] >= 0.4 > max(line["accuracy"] for line in evaluations[:-1])
+        assert last.accuracy >= 0.4 > max(line.accuracy for line in evaluations[:-1])
     if why == "converged":
-        accuracies = [line["accuracy"] for line in evaluations]
+        accuracies = [line.accuracy for line in evaluations]
         assert is_converged(accuracies) and not any(is_converged(accuracies[:n]) for n in range(len(accuracies)))
 
 
@@ -149,7 +149,7 @@ def test_a_run_that_goes_on_is_one_that_never_ended(tiny, tmp_path, command, old
     tiny({"stopping.rounds": old_end})
     assert command("train", "tiny.toml", "--out", "parts").code == 0
     end = hsfl.Run.load(tmp_path / "parts")
-    assert end.summary["rounds"] == old_end and end.metrics[-1]["accuracy"] == end.summary["accuracy"]
+    assert end.summary.rounds == old_end and end.metrics[-1].accuracy == end.summary.accuracy
     before = results(end.folder)
     assert command("train", "--resume", "parts").code == 0  # nothing is left to do
     assert results(end.folder) == before
@@ -165,11 +165,11 @@ def test_a_run_that_goes_on_is_not_over(tiny, tmp_path):
 
     class Look(hsfl.Callback):
         def on_round(self, record):
-            seen.append((record["round"], (tmp_path / "run" / "summary.json").exists()))
+            seen.append((record.round, (tmp_path / "run" / "summary.json").exists()))
 
     hsfl.train(tiny(FIXED | {"stopping.rounds": 4}), out=tmp_path / "run")
     hsfl.resume(tmp_path / "run", {"stopping.rounds": 6}, callbacks=[Look()])
-    assert seen == [(5, False), (6, False)] and hsfl.Run.load(tmp_path / "run").summary["rounds"] == 6
+    assert seen == [(5, False), (6, False)] and hsfl.Run.load(tmp_path / "run").summary.rounds == 6
 
 
 # --- seeds ---
@@ -197,7 +197,7 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not(tiny, tmp_path):
     ids=["cuts", "intervals", "strategy", "more entities", "fewer entities"],
 )
 def test_what_a_client_draws_depends_on_nothing_but_the_seed(tiny, changes):
-    drawn = [prepare(hsfl.load_scenario(tiny(c))).task.sampler.draw(5, 7) for c in (FIXED, changes)]
+    drawn = [prepare(hsfl.load_scenario(tiny(c))).backend.data.sampler.draw(5, 7) for c in (FIXED, changes)]
     assert np.array_equal(*drawn)
 
 
@@ -222,7 +222,7 @@ def by_hand(scenario: hsfl.Scenario, rounds: int) -> list[float]:
 def test_links_drawn_anew_change_the_simulated_time(tiny, tmp_path):
     scenario = hsfl.load_scenario(tiny(FIXED | {"stopping.rounds": 10}))
     run = hsfl.train(scenario, out=tmp_path / "run")
-    assert [line["time_s"] for line in run.metrics] == pytest.approx(by_hand(scenario, 10))
+    assert [line.time_s for line in run.metrics] == pytest.approx(by_hand(scenario, 10))
     split = [after - before for before, after in pairwise(by_hand(scenario, 10))]
     assert split[0] == pytest.approx(split[2]) and split[0] != pytest.approx(split[4])
 
@@ -244,7 +244,7 @@ def test_a_trace_changes_the_simulated_time(tiny, tmp_path):
     expected = [0.0]
     for _ in range(12):
         expected.append(expected[-1] + (fast if expected[-1] < 2 else slow))
-    assert [line["time_s"] for line in run.metrics] == pytest.approx(expected)
+    assert [line.time_s for line in run.metrics] == pytest.approx(expected)
     assert expected[1] == fast < 2 < expected[-2] and slow > 5 * fast
 
 
@@ -258,7 +258,7 @@ def test_a_new_plan_sees_the_machines_of_the_moment(tiny, tmp_path):
 
     scenario = hsfl.load_scenario(tiny({"stopping.rounds": 9}))
     run = hsfl.train(scenario, strategy=Listens("HSFL", "planned", "planned"), out=tmp_path / "run")
-    assert [round_ for round_, _ in asked] == [plan["round"] for plan in run.plans] and len(asked) > 1
+    assert [round_ for round_, _ in asked] == [plan.round for plan in run.plans] and len(asked) > 1
     for round_, uplinks in asked:
         assert uplinks == scenario.system_in(round_ // 3).tiers[0].uplink_bps.tolist()
     assert asked[0][1] != asked[-1][1]
@@ -383,10 +383,10 @@ def test_an_averaged_optimizer_travels_and_is_averaged(tiny, tmp_path):
         for on in (False, True)
     )
     runs = [hsfl.train(s, out=tmp_path / str(i)) for i, s in enumerate((plain, both))]
-    sent = [run.metrics[-1]["bytes"] for run in runs]
+    sent = [run.metrics[-1].bytes for run in runs]
     assert sent[1]["device.fed_up"] == 2 * sent[0]["device.fed_up"] > 0
     assert sent[1]["device.up"] == sent[0]["device.up"]
     averages = [aggregation_latency(s.training_problem, (1, 3)) for s in (plain, both)]
     assert averages[1] == pytest.approx(2 * averages[0])
-    losses = [[line["loss"] for line in run.metrics[1:]] for run in runs]
+    losses = [[line.loss for line in run.metrics[1:]] for run in runs]
     assert losses[0][:2] == losses[1][:2] and losses[0] != losses[1]  # the first average is after round 2

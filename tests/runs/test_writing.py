@@ -17,6 +17,7 @@ import hsfl
 from hsfl.engine import saving
 from hsfl.engine.checkpoint import Checkpoints
 from hsfl.files import unfinished
+from hsfl.records import RoundRecord
 from hsfl.runs import writing
 from hsfl.runs.writing import RunFolder
 from tests.scenario.command import contents
@@ -35,7 +36,7 @@ def start(out: Path, gate, lines: int, answer) -> None:
     try:
         with closing(RunFolder.create(out, "stem", CONTENTS)) as folder:
             for round_ in range(lines):
-                folder.append("metrics.jsonl", {"by": os.getpid(), "round": round_})
+                folder.append("metrics.jsonl", RoundRecord(round=round_, time_s=os.getpid()))
                 folder.flush()
     except hsfl.HsflError as error:
         answer.put((os.getpid(), str(error)))
@@ -61,7 +62,7 @@ def test_of_two_that_start_on_one_folder_one_wins_and_its_folder_is_whole(tmp_pa
         (lost,) = (error for error in said.values() if error is not None)
         assert lost.startswith(f"{out}: ") and (IN_USE in lost or "exists already" in lost)
         found = {path.name: path.read_bytes() for path in out.iterdir()}
-        lines = [{"by": winners[0], "round": round_} for round_ in range(race % 3)]
+        lines = [{"round": round_, "time_s": winners[0]} for round_ in range(race % 3)]
         assert [json.loads(line) for line in found.pop("metrics.jsonl").splitlines()] == lines
         assert found == CONTENTS | {".lock": b"", "plans.jsonl": b""}
 
@@ -112,8 +113,8 @@ def test_a_file_system_without_locks_is_written_all_the_same(tmp_path, monkeypat
 
     monkeypatch.setattr(fcntl, "flock", none)
     with closing(RunFolder.create(tmp_path / "run", "stem", CONTENTS)) as folder:
-        folder.append("metrics.jsonl", {"round": 0})
-    assert (tmp_path / "run" / "metrics.jsonl").read_text() == '{"round": 0}\n'
+        folder.append("metrics.jsonl", RoundRecord(round=0, time_s=0.0))
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == '{"round":0,"time_s":0.0}\n'
     assert not recwarn.list
 
 

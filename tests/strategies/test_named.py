@@ -184,7 +184,7 @@ def test_ones_own_class_is_found_beside_the_scenario(tmp_path, monkeypatch) -> N
     hsfl_file.write_text(scenario_text(scenario.raw))
     run = hsfl.train(hsfl_file, out=tmp_path / "run")
     assert run.strategy == "mine"
-    assert [sorted(line.get("drift", {})) for line in run.metrics[1:]] == [
+    assert [sorted(line.averaged) for line in run.metrics[1:]] == [
         both if round_ in (1, 4) else [] for both in [["gateway", "sensor"]] for round_ in range(1, 6)
     ]
 
@@ -195,7 +195,7 @@ def test_a_strategy_s_draws_leave_the_mini_batches_alone(tmp_path) -> None:
     for seed in (1, 2):
         overrides = {"strategy.name": "RMA+RMS", "stopping.rounds": 1, "strategy.seed": seed}
         run = hsfl.train(hsfl.load_scenario("mnist-mini", overrides), out=tmp_path / str(seed))
-        losses.append(run.metrics[-1]["loss"])
+        losses.append(run.metrics[-1].loss)
         assert np.isfinite(losses[-1])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 

@@ -2,59 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hsfl.data.batches import SHIFT
+from hsfl.data.batches import SHIFT, Sampler
 from hsfl.data.dataset import Dataset
 from hsfl.errors import ScenarioError
 
+#: Test samples evaluated at once: enough to keep the device busy, and fewer where samples are large.
+_TEST_BATCH, _TEST_BYTES = {"cpu": 1000, "cuda": 2500}, 2**25
+
 
 class Feed:
-    """Turns what a Sampler draws into inputs and targets, with operations that a CUDA graph can capture.
+    """The clients' data for a backend: draws of a sampler, made inputs and targets by what a CUDA graph can capture.
 
     The data stays on the device as it is stored, so uint8 images take a quarter of their float32 size, and becomes
     numbers of `dtype` batch by batch. Tokens stay int64.
     """
 
     def __init__(
-        self, dataset: Dataset, augment: Sequence[str], device: torch.device | str, dtype: torch.dtype = torch.float32
+        self, dataset: Dataset, sampler: Sampler, device: torch.device | str, dtype: torch.dtype = torch.float32
     ) -> None:
         inputs = dataset.train[0]
-        if augment and (inputs.dim() != 4 or inputs.dtype == torch.int64):
+        if sampler.augment and (inputs.dim() != 4 or inputs.dtype == torch.int64):
             raise ScenarioError(
-                f"data.augment = {', '.join(augment)}: only images (channels, height, width) can be changed, and a "
-                f"sample of {dataset.name} has the shape {tuple(inputs.shape[1:])}; leave augment away"
+                f"data.augment = {', '.join(sorted(sampler.augment))}: only images (channels, height, width) can be "
+                f"changed, and a sample of {dataset.name} has the shape {tuple(inputs.shape[1:])}; leave augment away"
             )
-        self.dtype = dtype
+        self.sampler, self.dtype, self.device = sampler, dtype, torch.device(device)
         self.train = dataset.train[0].to(device), dataset.train[1].to(device)
         self.test = dataset.test[0].to(device), dataset.test[1].to(device)
-        self._augment = bool(augment)
         self._scale = self._shift = None
         if dataset.mean is not None and dataset.std is not None:
             mean = torch.tensor(dataset.mean, device=device)[:, None, None]
             std = torch.tensor(dataset.std, device=device)[:, None, None]
             self._scale, self._shift = 1 / (255 * std), -mean / std
-        if augment:
+        if sampler.augment:
             self._row = torch.arange(inputs.shape[2], device=device)
             self._column = torch.arange(inputs.shape[3], device=device)
 
-    def __call__(self, draw: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs (N, b, ...) and targets (N, b, ...) of the int64 draws (N, b, K) of one round, on the device."""
+    def draws(self, first_round: int, count: int) -> Tensor:
+        """(count, N, b, K) int64 on the device: what every client draws in some rounds."""
+        return torch.from_numpy(self.sampler.draw(first_round, count)).to(self.device)
+
+    def probe_draws(self, round_: int, batches: int) -> Tensor:
+        """(N, batches, b) int64 on the device: samples to measure gradients on."""
+        return torch.from_numpy(self.sampler.probe(round_, batches)).to(self.device)
+
+    def batch(self, draw: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs (N, b, ...) and targets (N, b, ...) of the draws (N, b, K) of one round."""
         index = draw[..., 0]
-        if not self._augment:
+        if not self.sampler.augment:
             return self.samples(index)
         inputs, targets = self.train
         images = self._changed(inputs[index.flatten()], draw[..., 1:].flatten(0, -2))
         return self.normalised(images).unflatten(0, index.shape), targets[index]
 
-    def samples(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of training samples, unchanged; both have the shape of `index` in front."""
+    def samples(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of training samples, unchanged; both have the shape of `indices` in front."""
         inputs, targets = self.train
-        return self.normalised(inputs[index]), targets[index]
+        return self.normalised(inputs[indices]), targets[indices]
 
     def normalised(self, inputs: Tensor) -> Tensor:
         """Stored inputs as the model takes them: images with mean 0 and deviation 1 in every channel."""
@@ -62,8 +72,11 @@ class Feed:
             return (inputs.float() * self._scale + self._shift).to(self.dtype)
         return inputs if inputs.dtype == torch.int64 else inputs.to(self.dtype)
 
-    def test_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The test set once, in batches as the model takes them; the last one may be smaller."""
+    def test_batches(self, batch_size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """The test set once, in batches as the model takes them, by default as large as the device likes them."""
+        if batch_size is None:
+            sample = self.test[0][0].numel() * 4  # bytes, as float32
+            batch_size = max(1, min(_TEST_BATCH[self.device.type], _TEST_BYTES // max(1, sample)))
         for inputs, targets in zip(*(tensor.split(batch_size) for tensor in self.test), strict=True):
             yield self.normalised(inputs), targets
 

@@ -15,7 +15,7 @@ import torch
 T = TypeVar("T")
 
 #: A point in a stream's work; None where there are no streams.
-Mark = torch.cuda.Event | None
+Point = torch.cuda.Event | None
 _LANES = 8
 #: The first pass lets cuDNN search and libraries set up, the second runs as it will be recorded.
 _WARM_UPS = 2
@@ -39,7 +39,7 @@ class Lanes:
         self._streams = _streams(device)[1:] if streams else []
         self._used: dict[int, torch.cuda.Stream] = {}
 
-    def mark(self) -> Mark:
+    def mark(self) -> Point:
         """The work given to the current stream so far."""
         if not self._streams:
             return None
@@ -47,7 +47,7 @@ class Lanes:
         event.record()
         return event
 
-    def each(self, work: Callable[[int], T], after: Sequence[Iterable[Mark]]) -> tuple[list[T], list[Mark]]:
+    def each(self, work: Callable[[int], T], after: Sequence[Iterable[Point]]) -> tuple[list[T], list[Point]]:
         """`work(j)` for every entity j of a tier, each after the marks of what it depends on; results and own marks."""
         count = len(after)
         if not self._streams:

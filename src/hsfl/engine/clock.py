@@ -1,24 +1,45 @@
-"""The simulated clock: what a round, an average and a move of layers cost on the machines of that moment.
+"""Clocks: what a round, an average and a move of layers cost on the machines of that moment.
 
-Only here does a plan become seconds and bytes. Split training takes T_S a round, averaging tier m takes T_{m,A}
-(theory.latency). Layers that change tiers travel like sub-models: over the link between the two tiers, one copy per
-entity of the lower one, with their optimiser state, and the slowest link decides.
+Only here does a plan become seconds and bytes. On the simulated clock split training takes T_S a round, averaging tier
+m takes T_{m,A} (theory.latency). Layers that change tiers travel like sub-models: over the link between the two tiers,
+one copy per entity of the lower one, with their optimiser state, and the slowest link decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
+from typing import Protocol
 
 import numpy as np
 
+from hsfl.errors import HsflError
 from hsfl.problem.problem import Problem, cumulative
 from hsfl.problem.system import System
-from hsfl.theory.latency import aggregation_latency, split_latency
+from hsfl.theory.latency import aggregation_latency, averaged_bits, split_latency
+
+
+class Clock(Protocol):
+    """Tells the algorithm what it took: simulated, or as measured."""
+
+    time_s: float
+    """Since the start."""
+    bits: dict[str, int]
+    """What crossed every link since the start, by "TIER.LINK"."""
+    problem: Problem
+    """With the machines of the moment."""
+
+    @property
+    def bytes(self) -> dict[str, int]: ...
+    def see(self, system: System) -> None: ...
+    def split(self, cuts: Sequence[int], rounds: int = 1) -> None: ...
+    def average(self, cuts: Sequence[int], tier: int) -> None: ...
+    def move(self, old: Sequence[int], new: Sequence[int]) -> None: ...
 
 
 @dataclass
-class Clock:
+class SimulatedClock:
     """Simulated seconds since the start, and the bits that crossed every link so far.
 
     `problem` gives batch size and profile; its system is replaced by the one of the moment.
@@ -52,19 +73,17 @@ class Clock:
 
     def split(self, cuts: Sequence[int], rounds: int = 1) -> None:
         """Rounds of split training: T_S each."""
-        self.time_s += rounds * self._at(cuts)[0]
-        problem, profile = self.problem, self.problem.profile
+        self._pass(rounds * self._at(cuts)[0], "a round of split training")
+        problem = self.problem
         samples = rounds * problem.system.num_clients * problem.batch_size
-        for tier, cut in zip(problem.system.tiers, cuts, strict=False):
-            self.bits[f"{tier.name}.up"] += round(samples * profile.activation_bits[cut - 1])
-            self.bits[f"{tier.name}.down"] += round(samples * profile.gradient_bits[cut - 1])
+        for m, (tier, cut) in enumerate(zip(problem.system.tiers, cuts, strict=False)):
+            self.bits[f"{tier.name}.up"] += round(samples * problem.uplink_bits[m, cut - 1])
+            self.bits[f"{tier.name}.down"] += round(samples * problem.downlink_bits[m, cut - 1])
 
     def average(self, cuts: Sequence[int], tier: int) -> None:
         """The fed server averages a tier: T_{m,A}."""
-        self.time_s += self._at(cuts)[1][tier]
-        edges, entities = (0, *cuts, self.problem.num_layers), self.problem.system.entities[tier]
-        sizes = self.problem.averaged_bits
-        bits = round(entities * (sizes[edges[tier + 1]] - sizes[edges[tier]]))
+        self._pass(self._at(cuts)[1][tier], "an average")
+        bits = round(self.problem.system.entities[tier] * averaged_bits(self.problem, cuts)[tier])
         for link in ("fed_up", "fed_down"):
             self.bits[f"{self.problem.system.tiers[tier].name}.{link}"] += bits
 
@@ -78,7 +97,7 @@ class Clock:
         for tier, before, after in zip(self.problem.system.tiers, old, new, strict=False):
             bits = abs(float(sizes[after] - sizes[before]))
             link, rates = ("down", tier.downlink_bps) if after > before else ("up", tier.uplink_bps)
-            self.time_s += bits / float(np.min(rates))
+            self._pass(bits / float(np.min(rates)), "a move of layers")
             self.bits[f"{tier.name}.{link}"] += round(bits * tier.entities)
 
     def _at(self, cuts: Sequence[int]) -> tuple[float, list[float]]:
@@ -87,3 +106,8 @@ class Clock:
             self._cuts = tuple(cuts)
             self._costs = (float(split_latency(self.problem, cuts)), aggregation_latency(self.problem, cuts).tolist())
         return self._costs
+
+    def _pass(self, seconds: float, what: str) -> None:
+        if not isfinite(seconds):
+            raise HsflError(f"{what} takes {seconds} simulated seconds; check the rates of the machines at that moment")
+        self.time_s += seconds

@@ -1,86 +1,26 @@
-"""The convergence constants, measured on the model being trained.
+"""The convergence constants as known so far: successive probes smoothed, and corrected by the drift that is seen.
 
-A probe takes a few mini-batches of every client at the virtual average w of the model and gives
-
-    G_l^2         = max_n of the mean squared norm of layer l's mini-batch gradient
-    sigma_l^2     = max_n of the mean squared distance of those to client n's mean gradient
-    zeta_{m,l}^2  = sum_j N_m^j/N |g_l^j - g_l|^2 over the entities j of tier m, less the sampling noise in it
-    beta          = max_n |grad f_n(w) - grad f_n(w')| / |w - w'| on the same mini-batches, w' one step further
-    theta0        = the mean loss, f* taken as 0
-
-`Estimate` smooths successive probes, and learns from the drift seen before averages how much of the predicted one it
-is: gradients grow and shrink along the trajectory, and a client that fits its own data stops drifting.
+Gradients grow and shrink along the trajectory, and a client that fits its own data stops drifting: from the drift seen
+before averages `Estimate` learns how much of the predicted one it is.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
-from hsfl.engine.backend import Backend
-from hsfl.engine.per_client import seed_dropout
+from hsfl.engine.probe import Measurement
 from hsfl.problem.problem import Constants
 from hsfl.problem.profile import FloatArray
+from hsfl.records import ConstantsRecord, EstimateRecord
 
-Samples = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 #: The weight of a new probe, and of a drift that is seen, against what was known.
 PROBE_WEIGHT, DRIFT_WEIGHT = 0.5, 0.7
 #: How far a drift that is seen may correct the predicted one, either way.
 MOST_CORRECTION = 1000.0
-#: Mini-batches of every client that the smoothness is measured on: it takes two more gradients of each.
-_SMOOTHNESS_BATCHES = 2
 _SMALLEST = 1e-12
-
-
-@dataclass(frozen=True, eq=False)
-class Measurement:
-    """What one probe found; the dissimilarity may be negative, where noise was larger than what it hid."""
-
-    smoothness: float
-    initial_gap: float
-    gradient_variance: FloatArray
-    gradient_second_moment: FloatArray
-    gradient_dissimilarity: FloatArray
-
-
-def probe(backend: Backend, samples: Samples, indices: torch.Tensor, step: float) -> Measurement:
-    """Measure at the virtual average; `indices` (N, batches, b) are what `samples` takes, `step` the effective gamma.
-
-    Trains nothing. Clients are taken one after the other, so the memory needed does not grow with their number.
-    """
-    model = _Model(backend, samples)
-    N, B = indices.shape[:2]
-    order = [n for entity in backend.clients[-1] for n in entity]
-    tiers = [_Spread(model, backend.hosts[m]) for m in range(backend.num_tiers)]
-    total = model.zeros()
-    moments, variances, losses = [], [], []
-    for n in order:
-        mean, norms = model.zeros(), torch.zeros(model.num_layers, dtype=torch.float64, device=backend.device)
-        for k in range(B):
-            loss, gradient = model.gradient(n, indices[n, k], key=k)
-            losses.append(loss)
-            norms += model.squares(gradient) / B
-            torch._foreach_add_(mean, gradient, alpha=1 / B)
-        moments.append(norms)
-        variances.append((norms - model.squares(mean)) * B / (B - 1))
-        torch._foreach_add_(total, mean, alpha=1 / N)
-        for tier in tiers:
-            tier.add(n, mean)
-    overall, noise = model.squares(total), torch.stack(variances).mean(0) / (N * B)
-    apart = [tier.mean_square() - overall - (tier.entities - 1) * noise for tier in tiers]
-    return Measurement(
-        smoothness=_smoothness(model, indices, order, total, step),
-        initial_gap=float(torch.stack(losses).mean()),
-        gradient_variance=torch.stack(variances).amax(0).clamp_min(0).cpu().numpy(),
-        gradient_second_moment=torch.stack(moments).amax(0).cpu().numpy(),
-        gradient_dissimilarity=torch.stack(apart).cpu().numpy(),
-    )
 
 
 @dataclass
@@ -127,92 +67,36 @@ class Estimate:
             seen = self.correction[tier] * (measured / predicted) ** weight
             self.correction[tier] = min(max(seen, 1 / MOST_CORRECTION), MOST_CORRECTION)
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    def state(self) -> EstimateRecord:
+        """As a checkpoint holds it."""
+        return EstimateRecord(**vars(self))
 
-
-class _Model:
-    """The virtual average as one model, and its gradients by layer."""
-
-    def __init__(self, backend: Backend, samples: Samples) -> None:
-        self.backend, self.samples = backend, samples
-        layers = nn.ModuleList(copy.deepcopy(backend.layers)).train()
-        layers.load_state_dict(backend.global_state())
-        self.layers, self.num_layers = layers, len(layers)
-        self.modules = list(layers.modules())
-        self.parameters: list[torch.Tensor] = [p for p in layers.parameters() if p.requires_grad]
-        number = [i for i, layer in enumerate(layers) for p in layer.parameters() if p.requires_grad]
-        self.layer_of = torch.tensor(number, device=backend.device)
-
-    def gradient(self, client: int, indices: torch.Tensor, key: int = 0) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Loss and gradient on some samples of a client; dropout is that of `key`."""
-        inputs, targets = self.samples(indices)
-        seed_dropout(self.modules, [client], self.backend.seed, key)
-        with self.backend._arithmetic():
-            x = inputs
-            for layer in self.layers:
-                x = layer(x)
-            loss = self.backend.loss(x.to(self.backend.dtype), targets)
-            found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
-        gradient = [torch.zeros_like(p) if g is None else g for g, p in zip(found, self.parameters, strict=True)]
-        return loss.detach(), gradient
-
-    def zeros(self) -> list[torch.Tensor]:
-        return [torch.zeros_like(p) for p in self.parameters]
-
-    def squares(self, tensors: list[torch.Tensor]) -> torch.Tensor:
-        """(L,): the squared norm by layer, in float64."""
-        norms = torch.stack(torch._foreach_norm(tensors)).double().square()
-        return torch.zeros(self.num_layers, dtype=torch.float64, device=norms.device).index_add_(
-            0, self.layer_of, norms
-        )
-
-
-class _Spread:
-    """The entities of a tier: sum_j N_m^j/N |g^j|^2, one entity at a time; its clients must come one after another."""
-
-    def __init__(self, model: _Model, hosts: list[int]) -> None:
-        self.model, self.hosts = model, hosts
-        self.entities, self.share = max(hosts) + 1, [hosts.count(j) / len(hosts) for j in range(max(hosts) + 1)]
-        self.current = -1
-        self.sum = model.zeros()
-        self.squares = torch.zeros(model.num_layers, dtype=torch.float64, device=model.layer_of.device)
-
-    def add(self, client: int, mean: list[torch.Tensor]) -> None:
-        if self.hosts[client] != self.current:
-            self._close()
-            self.current = self.hosts[client]
-        torch._foreach_add_(self.sum, mean, alpha=1 / (self.share[self.current] * len(self.hosts)))
-
-    def mean_square(self) -> torch.Tensor:
-        self._close()
-        return self.squares
-
-    def _close(self) -> None:
-        if self.current >= 0:
-            self.squares += self.share[self.current] * self.model.squares(self.sum)
-            torch._foreach_zero_(self.sum)
-
-
-def _smoothness(
-    model: _Model, indices: torch.Tensor, order: list[int], gradient: list[torch.Tensor], step: float
-) -> float:
-    """beta between the weights and one step along the mean gradient; 0 where that gradient is."""
-    length = step * torch.stack(torch._foreach_norm(gradient)).double().norm()
-    if not float(length) > 0:
-        return 0.0
-    there = _Model(model.backend, model.samples)
-    with torch.no_grad():
-        torch._foreach_add_(there.parameters, gradient, alpha=-step)
-    largest = torch.zeros((), dtype=torch.float64, device=model.layer_of.device)
-    for n in order:
-        chosen = indices[n, :_SMOOTHNESS_BATCHES].flatten()
-        here = model.gradient(n, chosen)[1]
-        torch._foreach_sub_(here, there.gradient(n, chosen)[1])
-        largest = torch.maximum(largest, torch.stack(torch._foreach_norm(here)).double().norm())
-    return float(largest / length)
+    @classmethod
+    def from_state(cls, state: EstimateRecord) -> Estimate:
+        return cls(**state.model_dump())
 
 
 def _mixed(old: Any, new: Any, weight: float) -> FloatArray:
     new = np.asarray(new, dtype=float)
     return new if weight == 1.0 else (1 - weight) * np.asarray(old) + weight * new
+
+
+def record_constants(constants: Constants) -> ConstantsRecord:
+    """Plain values; NaN, for what is not known, is None."""
+    found: dict[str, Any] = {}
+    for name, value in vars(constants).items():
+        if isinstance(value, np.ndarray):
+            found[name] = value.tolist()
+        else:
+            found[name] = None if isinstance(value, float) and np.isnan(value) else value
+    return ConstantsRecord(**found)
+
+
+def recorded_constants(record: ConstantsRecord) -> Constants:
+    """What `record_constants` was given."""
+    values: dict[str, Any] = {}
+    for name, value in record:
+        values[name] = np.array(value, dtype=float) if isinstance(value, list) else value
+    for name in ("smoothness", "initial_gap", "target"):
+        values[name] = np.nan if values[name] is None else values[name]
+    return Constants(**values)

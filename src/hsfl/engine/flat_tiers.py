@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from hsfl.engine.averaging import Held
+
 _ALIGNMENT = 64  # elements: every parameter starts where vector loads can
 
 
@@ -22,6 +24,8 @@ class Place:
     shape: torch.Size
     start: int
     channels_last: bool
+    aliases: tuple[str, ...] = ()
+    """Other names of the same tensor in the layer, where weights are tied."""
 
     @property
     def columns(self) -> slice:
@@ -57,7 +61,8 @@ class FlatTier:
         activations follow.
         """
         self.layers = layers
-        self.parameters = _places(layers, [t.named_parameters() for t in templates], channels_last)
+        parameters = [list(t.named_parameters(remove_duplicate=False)) for t in templates]
+        self.parameters = _places(layers, parameters, channels_last)
         self.buffers = _places(layers, [_float_buffers(t) for t in templates], False)
         self.weights = like.new_zeros(len(like), _width(self.parameters))
         self.statistics = like.new_zeros(len(like), _width(self.buffers))
@@ -70,28 +75,37 @@ class FlatTier:
                 given, view = owner._parameters[name], place.view(self.weights[j])
                 assert given is not None
                 view.copy_(given.detach())
-                owner._parameters[name] = nn.Parameter(view.data, requires_grad=given.requires_grad)
+                parameter = nn.Parameter(view.data, requires_grad=given.requires_grad)
+                for alias in (place.name, *place.aliases):
+                    owner, name = self._owner(entity, place, alias)
+                    owner._parameters[name] = parameter
             for place in self.buffers:
                 owner, name = self._owner(entity, place)
                 view = place.view(self.statistics[j]).data
                 view.copy_(owner._buffers[name])  # type: ignore[arg-type]
-                owner._buffers[name] = view
+                for alias in (place.name, *place.aliases):
+                    owner, name = self._owner(entity, place, alias)
+                    owner._buffers[name] = view
 
-    def _owner(self, entity: Sequence[nn.Module], place: Place) -> tuple[nn.Module, str]:
-        path, _, name = place.name.rpartition(".")
+    def _owner(self, entity: Sequence[nn.Module], place: Place, alias: str | None = None) -> tuple[nn.Module, str]:
+        path, _, name = (alias or place.name).rpartition(".")
         return entity[place.layer - self.layers.start].get_submodule(path), name
 
-    def trained(self, entity: int) -> tuple[list[torch.Tensor], list[list[torch.Tensor]]]:
-        """An entity's parameters that are not frozen, and the optimiser state beside them, slot by slot."""
+    def trained(self, entity: int) -> tuple[list[torch.Tensor], dict[str, list[torch.Tensor]]]:
+        """An entity's parameters that are not frozen, and what lies beside them, slot by slot."""
         weights: list[torch.Tensor] = []
-        slots: list[list[torch.Tensor]] = [[] for _ in self.slots]
+        slots: dict[str, list[torch.Tensor]] = {slot: [] for slot in self.slots}
         for place in self.parameters:
             owner, name = self._owner(self.entities[entity], place)
             if (parameter := owner._parameters[name]) is not None and parameter.requires_grad:
                 weights.append(parameter)
-                for own, flat in zip(slots, self.slots.values(), strict=True):
-                    own.append(place.view(flat[entity]))
+                for slot, flat in self.slots.items():
+                    slots[slot].append(place.view(flat[entity]))
         return weights, slots
+
+    def held(self) -> Held:
+        """All entities for an averaging rule, one row each."""
+        return Held([self.weights], [self.statistics], {slot: [flat] for slot, flat in self.slots.items()})
 
     def state(self) -> list[torch.Tensor]:
         """All that training changes: rows, and buffers that are whole numbers."""
@@ -121,20 +135,25 @@ class FlatTier:
 
 
 def whole_buffers(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Buffers that are whole numbers, such as counters, less the keys of dropout, which belong to a round."""
-    return [(n, b) for n, b in module.named_buffers() if not b.is_floating_point() and not n.endswith("keys")]
+    """Buffers that are whole numbers, such as counters."""
+    return [(name, buffer) for name, buffer in module.named_buffers() if not buffer.is_floating_point()]
 
 
 def _float_buffers(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
+    named = module.named_buffers(remove_duplicate=False)
+    return [(name, buffer) for name, buffer in named if buffer.is_floating_point()]
 
 
 def _places(layers: range, named: Sequence[Iterable[tuple[str, torch.Tensor]]], channels_last: bool) -> list[Place]:
+    """One place for every tensor, whatever the number of its names."""
     places: list[Place] = []
     for layer, tensors in zip(layers, named, strict=True):
+        names: dict[int, tuple[torch.Tensor, list[str]]] = {}
         for name, tensor in tensors:
+            names.setdefault(id(tensor), (tensor, []))[1].append(name)
+        for tensor, (name, *aliases) in names.values():
             start = places[-1].end if places else 0
-            places.append(Place(layer, name, tensor.shape, start, channels_last and tensor.dim() == 4))
+            places.append(Place(layer, name, tensor.shape, start, channels_last and tensor.dim() == 4, tuple(aliases)))
     return places
 
 

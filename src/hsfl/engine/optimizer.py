@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
+from numbers import Real
 from typing import Any
 
 import torch
+from torch import nn
 
 from hsfl.errors import ScenarioError
 
 NAMES = ("sgd", "adam", "adamw")
+#: What torch.optim calls the state that we call by these names.
+TORCH_SLOTS = {"momentum": "momentum_buffer", "mean": "exp_avg", "square": "exp_avg_sq"}
 
 
 @dataclass(frozen=True)
@@ -37,13 +42,32 @@ class Optimizer:
             raise ScenarioError(
                 f"optimizer: name {optimizer.name!r} is not known; it must be one of {', '.join(NAMES)}"
             )
-        if not optimizer.lr > 0:
-            raise ScenarioError(f"optimizer: lr = {optimizer.lr} must be positive")
-        if not (0 <= optimizer.momentum < 1 and optimizer.weight_decay >= 0):
-            raise ScenarioError("optimizer: momentum must lie in [0, 1) and weight_decay be at least 0")
+        optimizer._check_numbers()
         if optimizer.momentum and optimizer.name != "sgd":
             raise ScenarioError(f"optimizer: momentum is sgd's; {optimizer.name} has betas")
-        return optimizer
+        return replace(optimizer, betas=(optimizer.betas[0], optimizer.betas[1]))
+
+    def _check_numbers(self) -> None:
+        """ScenarioError for a setting outside its range, which torch.optim would refuse or take for granted."""
+        if not isinstance(self.betas, Sequence) or len(self.betas) != 2:
+            raise ScenarioError(f"optimizer: betas = {self.betas!r} must be two numbers in [0, 1)")
+        ranges = {
+            "lr": ([self.lr], lambda v: 0 < v < inf, "positive and finite"),
+            "momentum": ([self.momentum], lambda v: 0 <= v < 1, "in [0, 1)"),
+            "weight_decay": ([self.weight_decay], lambda v: 0 <= v < inf, "at least 0"),
+            "betas": (list(self.betas), lambda v: 0 <= v < 1, "two numbers in [0, 1)"),
+            "eps": ([self.eps], lambda v: 0 <= v < inf, "at least 0"),
+        }
+        for field, (values, fits, wanted) in ranges.items():
+            if not all(isinstance(v, Real) and not isinstance(v, bool) and fits(float(v)) for v in values):
+                raise ScenarioError(f"optimizer: {field} = {getattr(self, field)!r} must be {wanted}")
+
+    def for_torch(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """The same rule as torch.optim has it."""
+        if self.name == "sgd":
+            return torch.optim.SGD(parameters, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay)
+        kind = torch.optim.Adam if self.name == "adam" else torch.optim.AdamW
+        return kind(parameters, lr=self.lr, betas=self.betas, eps=self.eps, weight_decay=self.weight_decay)
 
     @property
     def slots(self) -> tuple[str, ...]:

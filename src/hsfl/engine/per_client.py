@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -23,6 +24,13 @@ class PerClientBatchNorm(_BatchNorm):
     """
 
     clients = 1
+
+    @classmethod
+    def standing_for(cls, module: _BatchNorm) -> PerClientBatchNorm:
+        """The same normalisation, with the very parameters and buffers of `module`."""
+        own = cls(module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats)
+        own._parameters, own._buffers = module._parameters, module._buffers
+        return own
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
         if input.dim() < 2:
@@ -64,20 +72,20 @@ class SeededDropout(nn.Module):
     So it is the same however clients are grouped into batches, and on every device.
     """
 
-    keys: torch.Tensor
-    """(clients,): those of `client_keys` for this site and round."""
-
     def __init__(self, p: float, site: int) -> None:
         super().__init__()
         self.p, self.site = p, site
-        self.register_buffer("keys", torch.zeros(1, dtype=torch.int64), persistent=False)
+        self.keys = torch.zeros(1, dtype=torch.int64)
+        """(clients,): those of `client_keys` for this site and round; no buffer, for a round is no state."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if not self.training or self.p == 0:
             return input
+        if self.p == 1:
+            return input * 0
         x = input.unflatten(0, (len(self.keys), -1))
         element = torch.arange(x[0].numel(), device=x.device)
-        random = _mixed(_mixed(element * _GOLDEN)[None] ^ self.keys[:, None])
+        random = _mixed(_mixed(element * _GOLDEN)[None] ^ self.keys.to(x.device)[:, None])
         keep = (random >> 40 & 0xFFFFFF) >= int(self.p * 2**24)
         return (x * keep.view(x.shape) / (1 - self.p)).flatten(0, 1)
 
@@ -94,7 +102,7 @@ def with_clients(layer: nn.Module, number: int) -> nn.Module:
         if isinstance(module, nn.Dropout):
             replacement = SeededDropout(module.p, 1000 * number + site)
         elif isinstance(module, _BatchNorm) and not isinstance(module, PerClientBatchNorm):
-            module.__class__ = PerClientBatchNorm
+            replacement = PerClientBatchNorm.standing_for(module)
         if replacement is not None:
             replacement.train(module.training)
             if parent is None:
@@ -111,7 +119,16 @@ def seed_dropout(modules: Iterable[nn.Module], clients: Sequence[int], seed: int
             module.clients = len(clients)
         elif isinstance(module, SeededDropout):
             words = (torch.tensor(word, dtype=torch.int64) for word in (seed, round_, [module.site], clients))
-            module.keys = client_keys(*words)[0].to(module.keys.device)
+            module.keys = client_keys(*words)[0]
+
+
+@contextmanager
+def own_chance(seed: int, round_: int, client: int, device: torch.device) -> Iterator[None]:
+    """Let torch's random numbers, for modules that draw their own, follow from seed, round and client alone."""
+    words = (torch.tensor(word, dtype=torch.int64) for word in (seed, round_, [-1], [client]))
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(int(client_keys(*words)[0, 0]))
+        yield
 
 
 def client_keys(seed: torch.Tensor, round_: torch.Tensor, sites: torch.Tensor, clients: torch.Tensor) -> torch.Tensor:
@@ -127,8 +144,9 @@ def _absorbed(key: torch.Tensor, word: torch.Tensor) -> torch.Tensor:
 def _children(layer: nn.Module) -> Iterator[tuple[nn.Module | None, str, nn.Module]]:
     yield None, "", layer
     for parent in list(layer.modules()):
-        for name, child in list(parent.named_children()):
-            yield parent, name, child
+        for name, child in list(parent._modules.items()):  # named_children leaves out a module's second name
+            if child is not None:
+                yield parent, name, child
 
 
 def _mixed(x: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from hsfl.errors import HsflError
+from hsfl.problem.topology import Topology
+from hsfl.records import Count, Record
 
 
 def save(path: str | Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -37,16 +40,34 @@ def write(path: str | Path, about: Mapping[str, Any], tensors: Mapping[str, torc
     save(path, apart, {"hsfl": json.dumps(about)})
 
 
-def read(path: str | Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """What `write` wrote."""
+class About(Record):
+    """What a file says about the backend that it is of."""
+
+    cuts: list[int]
+    round: Count
+    averaged_at: list[Count]
+    hosts: list[list[int]]
+    seed: int
+
+
+def read(path: str | Path, topology: Topology) -> tuple[About, dict[str, torch.Tensor]]:
+    """What `write` wrote for a backend of the same tree."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(str(path), framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get("hsfl", "{}"))
-            return about, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            about = About.model_validate_json((file.metadata() or {}).get("hsfl", "{}"))
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except ValidationError as error:
+        field = ".".join(map(str, error.errors()[0]["loc"]))
+        raise HsflError(
+            f"{path}: not a saved backend ({field} is missing or wrong); give a file that save wrote"
+        ) from None
     except (OSError, SafetensorError, ValueError) as error:
         raise HsflError(f"{path}: not a saved backend ({error}); give a file that save wrote") from None
+    if about.hosts != [row.tolist() for row in topology.hosts] or len(about.averaged_at) != topology.num_tiers:
+        raise HsflError(f"{path}: saved for other hosts; load it into a backend with the same hosts")
+    return about, tensors
 
 
 def check(path: str | Path, found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:

@@ -15,13 +15,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
-from hsfl.engine.backend import Backend, Feed, State, cross_entropy
+from hsfl.engine.averaging import AveragingRule
+from hsfl.engine.backend import Backend
 from hsfl.engine.capture import CapturedRound, CaptureError, Lanes
+from hsfl.engine.entity import State
 from hsfl.engine.flat_tiers import FlatTier, whole_buffers
+from hsfl.engine.losses import cross_entropies, cross_entropy
 from hsfl.engine.per_client import PerClientBatchNorm, SeededDropout, client_keys
 from hsfl.engine.precision import arithmetic, casts
+from hsfl.engine.running import run_layer, scalar_loss
 
 #: Recorded rounds kept: one for every feed and shape of batch that takes turns.
 _KEPT = 4
@@ -32,46 +35,48 @@ class StackedBackend(Backend):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        # An order of clients in which those of every entity of every tier are next to each other, so that its batch
-        # is a slice of the whole.
-        order = [client for members in self.clients[-1] for client in members]
+        # In this order of clients the batch of every entity of every tier is a slice of the whole.
+        order, clients = list(self.topology.order), self.topology.clients
         place = {client: i for i, client in enumerate(order)}
-        self._sections = [[slice(place[c[0]], place[c[0]] + len(c)) for c in tier] for tier in self.clients]
+        self._sections = [[slice(place[c[0]], place[c[0]] + len(c)) for c in tier] for tier in clients]
         self._order, self._back = self._permutation(order), self._permutation([place[n] for n in range(len(order))])
         # The lowest tier's "children" are the parts of the batch, one for each entity.
         self._children = [[[j] for j in range(len(self._sections[0]))]] + [
             [[j for j, s in enumerate(below) if a.start <= s.start < a.stop] for a in above]
             for below, above in itertools.pairwise(self._sections)
         ]
-        counts = [torch.tensor([len(c) for c in tier], dtype=self.dtype, device=self.device) for tier in self.clients]
-        self._shares = [count / self.num_clients for count in counts]
+        self._shares = [torch.tensor(s, dtype=self.dtype, device=self.device) for s in self.topology.shares]
         self._divisors = {
-            count: torch.tensor(float(count), device=self.device) if count > 1 else None
-            for count in {len(c) for tier in self.clients for c in tier}
+            count: torch.tensor(float(count), dtype=torch.float32, device=self.device) if count > 1 else None
+            for count in {len(c) for tier in clients for c in tier}
         }
         # What changes from round to round is on the device, so that a recorded round moves on by itself.
         self._clock, self._seed = (torch.tensor(v, device=self.device) for v in (0, self.seed))
         self._lr: float | torch.Tensor = self.optimizer.lr
         if self.device.type == "cuda" and self.dtype == torch.float32:
-            self._lr = torch.tensor(self.optimizer.lr, device=self.device)
-        sites = [m.site for layer in self.layers for m in layer.modules() if isinstance(m, SeededDropout)]
+            self._lr = torch.tensor(self.optimizer.lr, dtype=torch.float32, device=self.device)
+        sites = [m.site for layer in self._layers for m in layer.modules() if isinstance(m, SeededDropout)]
         self._sites, self._clients = (torch.tensor(v, dtype=torch.int64, device=self.device) for v in (sites, order))
         self._keys = self._sites.new_zeros(len(sites), len(order))
         self._channels_last = True
+        self._corrects = type(self.averaging).corrected is not AveragingRule.corrected
         self._capturing = self.device.type == "cuda" and self.capture is not False
         self._recorded: OrderedDict[tuple[Any, ...], CapturedRound] = OrderedDict()
         self._build()
 
-    def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return self._run(self._round, None, inputs, targets)
+    def _round(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return self._run(self._work, inputs, targets)
 
-    def step_from(self, feed: Feed, draw: torch.Tensor) -> torch.Tensor:
-        return self._run(lambda given, lanes: self._round(*feed(given), lanes), feed, draw)
+    def _round_from(self, draw: torch.Tensor) -> torch.Tensor:
+        return self._run(self._work_from, draw)
 
-    def _run(self, work: Callable[..., torch.Tensor], feed: Feed | None, *given: torch.Tensor) -> torch.Tensor:
+    def _work_from(self, draw: torch.Tensor, lanes: Lanes) -> torch.Tensor:
+        return self._work(*self._data().batch(draw), lanes)
+
+    def _run(self, work: Callable[..., torch.Tensor], *given: torch.Tensor) -> torch.Tensor:
         """One round, recorded where that is wanted and possible."""
         with arithmetic(self.device, self.precision):
-            key = (feed, *((tensor.shape, tensor.dtype) for tensor in given))
+            key = (work, *((tensor.shape, tensor.dtype) for tensor in given))
             if self._capturing and key not in self._recorded:
                 self._record(key, lambda *g: work(*g, Lanes(self.device, streams=True)), given)
             if self._capturing:
@@ -79,7 +84,6 @@ class StackedBackend(Backend):
                 losses = self._recorded[key](*given)
             else:
                 losses = work(*(tensor.to(self.device) for tensor in given), Lanes(self.device))
-        self.round += 1
         return losses
 
     def _record(self, key: tuple[Any, ...], work: Callable[..., torch.Tensor], given: Sequence[torch.Tensor]) -> None:
@@ -95,7 +99,7 @@ class StackedBackend(Backend):
                 stacklevel=4,
             )
 
-    def _round(self, inputs: torch.Tensor, targets: torch.Tensor, lanes: Lanes) -> torch.Tensor:
+    def _work(self, inputs: torch.Tensor, targets: torch.Tensor, lanes: Lanes) -> torch.Tensor:
         """The round itself, with nothing in it that waits for the device or depends on the host's counters."""
         if len(self._sites):
             self._keys.copy_(client_keys(self._seed, self._clock, self._sites, self._clients))
@@ -120,20 +124,21 @@ class StackedBackend(Backend):
         sent = [samples[section].flatten(0, 1) for section in self._sections[0]]
         marks = [lanes.mark()] * len(sent)
         passes: list[list[_Pass]] = []
-        for tier, children in zip(self._tiers, self._children, strict=True):
+        for m, (tier, children) in enumerate(zip(self._tiers, self._children, strict=True)):
 
-            def work(j: int, tier: FlatTier = tier, children=children, sent=sent) -> _Pass:  # type: ignore[no-untyped-def]
+            def work(j: int, m: int = m, tier: FlatTier = tier, children=children, sent=sent) -> _Pass:  # type: ignore[no-untyped-def]
                 x = received = _joined([sent[i] for i in children[j]]).detach()
-                if tier is not self._tiers[0]:
-                    received.requires_grad_()
+                if m:
+                    received.requires_grad_(received.is_floating_point())
                 with casts(self.device, self.precision):
-                    for layer in tier.entities[j]:
-                        x = layer(x)
-                return _Pass(received, x)
+                    for number, layer in zip(tier.layers, tier.entities[j], strict=True):
+                        x = run_layer(number, layer, x)
+                arrives = x if m == self.num_tiers - 1 else self.links[m].up.passed(x)
+                return _Pass(received, x, arrives)
 
             own, marks = lanes.each(work, [[marks[i] for i in group] for group in children])
             passes.append(own)
-            sent = [one.sent for one in own]
+            sent = [one.arrives for one in own]
         lanes.join()
         return passes
 
@@ -146,7 +151,8 @@ class StackedBackend(Backend):
         for m in range(self.num_tiers - 1, -1, -1):
 
             def work(j: int, m: int = m, above: dict[int, torch.Tensor] = gradients) -> torch.Tensor | None:
-                return self._step(passes[m][j], self._stepped[m][j], above[j], time, wanted=m > 0)
+                passed = self._step(passes[m][j], self._stepped[m][j], above[j], time, wanted=m > 0)
+                return None if passed is None else self.links[m - 1].down.passed(passed)
 
             received, done = lanes.each(work, [[mark] for mark in marks])
             if not m:
@@ -168,32 +174,41 @@ class StackedBackend(Backend):
         """An entity's update from the gradient of what it sent; the gradient of what it received, where wanted."""
         if one.sent is one.received:  # it hosts no layer
             return gradient if wanted else None
-        if not one.sent.requires_grad:  # the lowest tier, with nothing in it to train
-            return None
+        if not one.sent.requires_grad:  # nothing to train, here or below
+            return torch.zeros_like(one.received) if wanted else None
+        wanted = wanted and one.received.requires_grad
         leaves = [*entity.weights, one.received] if wanted else entity.weights
         found = list(torch.autograd.grad(one.sent, leaves, gradient, allow_unused=True))
         passed = _laid_out(found.pop(), one.received) if wanted else None
         if entity.weights:
             own = [_laid_out(g, w) for g, w in zip(found, entity.weights, strict=True)]
             with torch.no_grad():
-                self.optimizer.update(entity.weights, own, entity.slots, divisor=entity.divisor, lr=self._lr, time=time)
+                self._update(entity, own, time)
         return passed
+
+    def _update(self, entity: _Entity, gradients: list[torch.Tensor], time: torch.Tensor) -> None:
+        """The optimiser's step with the mean of the clients' gradients, as the averaging rule corrects it."""
+        divisor = entity.divisor
+        if self._corrects:
+            mean = gradients if divisor is None else [g / divisor.to(g.dtype) for g in gradients]
+            gradients, divisor = self.averaging.corrected(mean, entity.slots), None
+        slots = [entity.slots[slot] for slot in self.optimizer.slots]
+        self.optimizer.update(entity.weights, gradients, slots, divisor=divisor, lr=self._lr, time=time)
 
     def _losses(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """(clients,): each client's mean loss."""
         if self.loss is cross_entropy:
-            flat = nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
-            return flat.view(len(outputs), -1).mean(1)
-        return torch.stack([self.loss(o, t) for o, t in zip(outputs, targets, strict=True)])
+            return cross_entropies(outputs.flatten(0, 1), targets.flatten(0, 1), self.num_clients)
+        return torch.stack([scalar_loss(self.loss(o, t)) for o, t in zip(outputs, targets, strict=True)])
 
     @torch.no_grad()
     def average(self, tier: int) -> None:
-        held = self._tiers[tier]
-        if len(held.weights) == 1:
+        rounds, held = self._rounds_since_average(tier), self._tiers[tier].held()
+        if self.topology.entities[tier] == 1:
             return
         with arithmetic(self.device):  # in full precision, whatever that of rounds
-            for flat in (held.weights, held.statistics, *(held.slots.values() if self.average_state else ())):
-                flat.copy_((self._shares[tier] @ flat).expand_as(flat))
+            average = [self._shares[tier] @ flat for flat in self.averaging.contribute(held)]
+            self.averaging.adopt(held, average, rounds)
 
     @torch.no_grad()
     def drift(self, tier: int) -> torch.Tensor:
@@ -207,12 +222,11 @@ class StackedBackend(Backend):
         cuts = self._checked(cuts)
         if cuts == self.cuts:
             return
-        before, old_tiers = [self.tier_of(layer) for layer in range(len(self.layers))], self._tiers
+        before, old_tiers = self._tier_by_layer(), self._tiers
         self.cuts = cuts
         self._build()
-        for layer, old in enumerate(before):
-            new = self.tier_of(layer)
-            share = self._shares_of(old, new)
+        for layer, (old, new) in enumerate(zip(before, self._tier_by_layer(), strict=True)):
+            share = torch.tensor(self.topology.part(new, old), dtype=self.dtype, device=self.device)
             with arithmetic(self.device):
                 for source, target in zip(old_tiers[old].rows(layer), self._tiers[new].rows(layer), strict=True):
                     target.copy_(source if old == new else share @ source)
@@ -229,13 +243,13 @@ class StackedBackend(Backend):
                 with arithmetic(self.device):
                     mean = share @ flat
                 for place in places:
-                    key = f"{place.layer}.{place.name}"
-                    if key in state:
-                        state[key] = place.view(mean)
+                    for name in (place.name, *place.aliases):
+                        if (key := f"{place.layer}.{name}") in state:
+                            state[key] = place.view(mean)
         return state
 
-    def _copies(self, tier: int, entity: int) -> list[tuple[State, State]]:
-        return [self._tiers[tier].named(entity)]
+    def _held(self, tier: int, entity: int) -> tuple[State, State]:
+        return self._tiers[tier].named(entity)
 
     def _resume(self, round_: int, seed: int) -> None:
         super()._resume(round_, seed)
@@ -247,10 +261,8 @@ class StackedBackend(Backend):
         """Tiers for the current cuts, all entities as the model came."""
         self._recorded.clear()  # their memory is taken again by the next one
         self._tiers = [
-            FlatTier(
-                [self.layers[i] for i in layers], layers, self.optimizer.slots, share, channels_last=self._channels_last
-            )
-            for layers, share in zip(self._tier_layers(self.cuts), self._shares, strict=True)
+            FlatTier([self._layers[i] for i in layers], layers, self._slots, share, channels_last=self._channels_last)
+            for layers, share in zip(self._tier_layers(), self._shares, strict=True)
         ]
         self._stepped: list[list[_Entity]] = []
         site = {int(s): i for i, s in enumerate(self._sites)}
@@ -264,23 +276,16 @@ class StackedBackend(Backend):
                     elif isinstance(module, SeededDropout):
                         module.keys = self._keys[site[module.site], section]
 
-    def _shares_of(self, old: int, new: int) -> torch.Tensor:
-        """(J_new, J_old): what part of a new host's clients each old host serves."""
-        pairs = torch.zeros(len(self.clients[new]), len(self.clients[old]), dtype=self.dtype)
-        for pair in zip(self.hosts[new], self.hosts[old], strict=True):
-            pairs[pair] += 1
-        return (pairs / pairs.sum(1, keepdim=True)).to(self.device)
-
     def _permutation(self, order: list[int]) -> torch.Tensor | None:
         return None if order == sorted(order) else torch.tensor(order, device=self.device)
 
 
 @dataclass(frozen=True)
 class _Entity:
-    """What an entity's update needs: parameters, optimiser state slot by slot, and its number of clients if not 1."""
+    """What an entity's update needs: parameters, what lies beside them by slot, and its number of clients if not 1."""
 
     weights: list[torch.Tensor]
-    slots: list[list[torch.Tensor]]
+    slots: dict[str, list[torch.Tensor]]
     divisor: torch.Tensor | None
 
 
@@ -290,6 +295,8 @@ class _Pass:
 
     received: torch.Tensor
     sent: torch.Tensor
+    arrives: torch.Tensor
+    """What the link above makes of what was sent."""
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:

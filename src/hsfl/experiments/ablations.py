@@ -60,7 +60,7 @@ def intervals(settings: Settings, found: Found) -> Result:
         level = whole_percent(finals([psl for psl, _ in learnt] or of["PSL"]).low / 100 - 0.005)
         panels.append(curves(word, of, level=100 * target, log_x=True))
         for label in of:
-            last = of[label][0].plans[-1]["intervals"] if label == "planned" else ""
+            last = of[label][0].plans[-1].intervals if label == "planned" else ""
             level_columns = (f"{level:.0%}", times_to(of[label], level).text(0)) if learnt else ("chance", "")
             target_columns = f"{target:.0%}", times_to(of[label], target).text(0)
             rows.append([word, label, final[label].text(2), *target_columns, *level_columns, str(last)])

@@ -60,7 +60,7 @@ def accuracy_over_time(settings: Settings, found: Found) -> Result:
             times = {s: times_to(of[s], target) for s in of}
             final = {s: finals(of[s]) for s in of}
             for s in of:
-                pace = Spread(tuple(run.metrics[-1]["time_s"] / run.metrics[-1]["round"] for run in of[s]))
+                pace = Spread(tuple(run.metrics[-1].time_s / run.metrics[-1].round for run in of[s]))
                 numbers = [times[s].text(0), times_to(of[s], target, "round").text(0), pace.text(2), final[s].text(2)]
                 rows.append([dataset, word, s, f"{target:.0%}", *numbers])
             first = all(times["HSFL"].mean <= times[s].mean for s in STRATEGIES) and isfinite(times["HSFL"].mean)

@@ -20,6 +20,7 @@ from hsfl.experiments.statistics import (
     times_to,
 )
 from hsfl.problem.units import format_seconds
+from hsfl.records import RoundRecord
 from hsfl.scenario.scenario import Scenario
 from hsfl.theory.latency import aggregation_latency, split_latency
 
@@ -57,7 +58,7 @@ def tiers(settings: Settings, found: Found) -> Result:
     for tree in TREES:
         last = runs[tree][0].plans[-1]
         numbers = times_to(runs[tree], target).text(0), finals(runs[tree]).text()
-        rows.append([tree, *numbers, str(last["cuts"]), str(last["intervals"])])
+        rows.append([tree, *numbers, str(last.cuts), str(last.intervals)])
     return Result(
         "fig2a",
         f"Three tiers against two ({settings.dataset}, non-IID)",
@@ -222,6 +223,7 @@ def falling(values: list[float]) -> str:
     return IN_PART if values[-1] < values[0] - 0.5 else FAILS
 
 
-def _epochs(settings: Settings, line: dict[str, object]) -> float:
-    samples = 10_000 if settings.quick else 50_000
-    return int(line["round"]) * 20 * 16 / samples  # type: ignore[call-overload, no-any-return]
+def _epochs(settings: Settings, line: RoundRecord) -> float:
+    """Rounds as passes over the training data: every client takes a mini-batch in each."""
+    spec = settings.scenario(settings.dataset, "shards", settings.seeds[0]).spec
+    return line.round * spec.tiers[0].entities * spec.training.batch_size / settings.samples

@@ -93,12 +93,12 @@ def setting(settings: Settings, found: Found) -> Result:
         rows.append(
             [
                 label,
-                run.metrics[-1]["round"],
+                run.metrics[-1].round,
                 round(100 * final_accuracy(run), 2),
-                round(100 * max(line["accuracy"] for line in run.evaluations()), 2),
-                round(run.metrics[-1]["time_s"]),
-                f"{last['cuts']} {last['intervals']}",
-                str(run.summary["ended"]) if run.summary else "",
+                round(100 * max(line.accuracy or 0.0 for line in run.evaluations()), 2),
+                round(run.metrics[-1].time_s),
+                f"{last.cuts} {last.intervals}",
+                run.summary.ended if run.summary else "",
             ]
         )
     return Result(
@@ -120,7 +120,7 @@ def setting(settings: Settings, found: Found) -> Result:
 
 def _axis(group: str) -> dict[str, Any]:
     """Plans differ in time; all else is shown by rounds."""
-    return {} if group == PLANNED else {"x": lambda line: float(line["round"]), "x_label": "rounds"}
+    return {} if group == PLANNED else {"x": lambda line: float(line.round), "x_label": "rounds"}
 
 
 MODELS = ("paper", "refined")
@@ -227,7 +227,7 @@ def _rows(word: str, of: dict[str, list[Run]], target: float) -> list[list[Any]]
             times_to(runs, target).text(0),
             slowdown(runs, of[FULL_SYNC], target).text(2),
             _whole_time(runs).text(0),
-            "; ".join(dict.fromkeys(f"{plan['cuts']} {plan['intervals']}" for plan in runs[0].plans)),
+            "; ".join(dict.fromkeys(f"{plan.cuts} {plan.intervals}" for plan in runs[0].plans)),
         ]
         for label, runs in of.items()
     ]
@@ -251,18 +251,18 @@ def drift(settings: Settings, found: Found) -> Result:
             for key, run in found.items()
             if key[0] == partition
             for line in run.metrics
-            for entry in line.get("drift", {}).values()
-            if entry["measured"] > 0 and entry["rounds"] > 1 and entry.get("refined") and entry.get("paper")
+            for entry in line.drift.values()
+            if entry.measured > 0 and entry.rounds > 1 and entry.refined and entry.paper
         ]
         step = max(1, len(seen) // 400)
-        ratios = {model: np.array([entry[model] / entry["measured"] for entry in seen]) for model in MODELS}
+        ratios = {model: np.array([getattr(entry, model) / entry.measured for entry in seen]) for model in MODELS}
         panels.append(
             Panel(
                 word,
                 "measured drift",
                 "predicted drift",
                 [
-                    Series(model, [e["measured"] for e in seen[::step]], [e[model] for e in seen[::step]])
+                    Series(model, [e.measured for e in seen[::step]], [getattr(e, model) for e in seen[::step]])
                     for model in MODELS
                 ],
                 kind="points",

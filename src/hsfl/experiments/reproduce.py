@@ -166,9 +166,9 @@ def _cost(runs: Iterable[Run], costed: set[Path]) -> dict[str, Any]:
     environments = [run.environment for run in new.values()]
     return {
         "runs": len(new),
-        "training_s": round(sum((run.summary or {}).get("wall_s", 0.0) for run in new.values()), 1),
-        "devices": sorted({str(e.get("device")) for e in environments}),
-        "versions": sorted({f"torch {e.get('torch')}, Python {e.get('python')}" for e in environments}),
+        "training_s": round(sum((run.summary and run.summary.wall_s) or 0.0 for run in new.values()), 1),
+        "devices": sorted({str(e.device) for e in environments}),
+        "versions": sorted({f"torch {e.torch}, Python {e.python}" for e in environments}),
     }
 
 

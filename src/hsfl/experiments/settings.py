@@ -58,6 +58,11 @@ class Settings:
         return self.datasets[0]
 
     @property
+    def samples(self) -> int:
+        """How many training samples the data set of the experiments on one has."""
+        return 10_000 if self.quick else 50_000
+
+    @property
     def cuts(self) -> tuple[int, int]:
         """Of the ablation of intervals: the paper's."""
         return (1, 3) if self.quick else (3, 8)

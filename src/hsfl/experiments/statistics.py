@@ -11,6 +11,7 @@ import numpy as np
 
 from hsfl.experiments.result import Panel, Series
 from hsfl.experiments.store import DIVERGED
+from hsfl.records import RoundRecord
 from hsfl.runs.reading import Run, total_bytes
 from hsfl.runs.stopping import WINDOW, is_converged
 
@@ -20,33 +21,38 @@ LAST = 5
 MORE_ERROR = 1.25
 
 
-def evaluations(run: Run) -> list[dict[str, Any]]:
+def evaluations(run: Run) -> list[RoundRecord]:
     """Of a run that diverged, as many as of any other: from there on it goes on as before and knows nothing."""
     lines = run.evaluations()
-    if (run.summary or {}).get("ended") != DIVERGED:
+    if run.summary is None or run.summary.ended != DIVERGED:
         return lines
     every, last = run.scenario["execution"]["evaluate_every"], run.metrics[-1]
-    later = range(lines[-1]["round"], run.scenario["stopping"]["rounds"], every)
+    later = range(lines[-1].round, run.scenario["stopping"]["rounds"], every)
     for r in (round_ + every for round_ in later):
-        times = r / max(1, last["round"])
-        sent = {link: times * size for link, size in last["bytes"].items()}
-        lines.append(lines[0] | {"round": r, "time_s": times * last["time_s"], "bytes": sent})
+        times = r / max(1, last.round)
+        sent = {link: round(times * size) for link, size in last.bytes.items()}
+        lines.append(lines[0].model_copy(update={"round": r, "time_s": times * last.time_s, "bytes": sent}))
     return lines
+
+
+def _accuracies(lines: Sequence[RoundRecord]) -> list[float]:
+    """The test accuracies of evaluated rounds."""
+    return [line.accuracy for line in lines if line.accuracy is not None]
 
 
 def final_accuracy(run: Run) -> float:
     """The mean of the last evaluations."""
-    return float(np.mean([line["accuracy"] for line in evaluations(run)[-LAST:]]))
+    return float(np.mean(_accuracies(evaluations(run)[-LAST:])))
 
 
 def time_to(run: Run, target: float, count: str = "time_s") -> float:
     """Simulated seconds (or `count="round"`) to the first evaluation of training at the target; infinite if none is."""
-    lines = (line for line in run.evaluations() if line["round"] > 0)
-    return next((float(line[count]) for line in lines if line["accuracy"] >= target), inf)
+    lines = (line for line in run.evaluations() if line.round > 0)
+    return next((float(getattr(line, count)) for line in lines if (line.accuracy or 0.0) >= target), inf)
 
 
 def end_s(run: Run) -> float:
-    return float(evaluations(run)[-1]["time_s"])
+    return float(evaluations(run)[-1].time_s)
 
 
 @dataclass(frozen=True)
@@ -61,11 +67,11 @@ class Converged:
 
 def converged(run: Run) -> Converged:
     lines = evaluations(run)
-    accuracies = [line["accuracy"] for line in lines]
+    accuracies = _accuracies(lines)
     found = next((k for k in range(1, len(lines) + 1) if is_converged(accuracies[:k])), None)
     k = found or len(lines)
     window = accuracies[max(0, k - WINDOW) : k]
-    return Converged(float(np.mean(window)), float(lines[k - 1]["time_s"]), found is not None)
+    return Converged(float(np.mean(window)), float(lines[k - 1].time_s), found is not None)
 
 
 def target_of(runs: Sequence[Run]) -> float:
@@ -80,27 +86,27 @@ def whole_percent(accuracy: float) -> float:
 
 def has_learnt(run: Run) -> bool:
     """Whether it ends at least 5 points above the model it began with."""
-    return final_accuracy(run) >= float(evaluations(run)[0]["accuracy"]) + 0.05
+    return final_accuracy(run) >= _accuracies(evaluations(run))[0] + 0.05
 
 
-def over_seeds(label: str, runs: Sequence[Run], x: Callable[[dict[str, object]], float]) -> Series:
+def over_seeds(label: str, runs: Sequence[Run], x: Callable[[RoundRecord], float]) -> Series:
     """Accuracy in percent against something of an evaluation: the mean, the least and the most of all seeds."""
     lines = [evaluations(run) for run in runs]
     count = min(map(len, lines))
     xs = np.array([[x(line) for line in of_run[:count]] for of_run in lines])
-    ys = 100 * np.array([[line["accuracy"] for line in of_run[:count]] for of_run in lines])
+    ys = 100 * np.array([_accuracies(of_run[:count]) for of_run in lines])
     band = (ys.min(0).tolist(), ys.max(0).tolist()) if len(runs) > 1 else ((), ())
     return Series(label, xs.mean(0).tolist(), ys.mean(0).tolist(), *band)
 
 
-def minutes(line: dict[str, object]) -> float:
-    return float(line["time_s"]) / 60  # type: ignore[arg-type]
+def minutes(line: RoundRecord) -> float:
+    return line.time_s / 60
 
 
 def curves(
     title: str,
     runs: Mapping[str, Sequence[Run]],
-    x: Callable[[dict[str, object]], float] = minutes,
+    x: Callable[[RoundRecord], float] = minutes,
     x_label: str = "simulated minutes",
     **look: Any,
 ) -> Panel:
@@ -108,7 +114,7 @@ def curves(
     return Panel(title, x_label, "test accuracy (%)", [over_seeds(label, of, x) for label, of in runs.items()], **look)
 
 
-def gigabytes(line: dict[str, object]) -> float:
+def gigabytes(line: RoundRecord) -> float:
     return total_bytes(line) / 1e9
 
 

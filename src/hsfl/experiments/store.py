@@ -19,6 +19,7 @@ from hsfl import api
 from hsfl.engine.algorithm import DivergedError
 from hsfl.errors import HsflError
 from hsfl.files import write_whole
+from hsfl.records import Summary
 from hsfl.runs.callback import Callback
 from hsfl.runs.reading import Run
 from hsfl.runs.retiming import retimed
@@ -83,7 +84,7 @@ class Store:
                     run = Run.load(path)
                 except HsflError:  # killed before it began, or damaged: another takes its place
                     continue
-                if not run.finished or (run.metrics and run.metrics[-1]["round"] == (run.summary or {}).get("rounds")):
+                if run.summary is None or (run.metrics and run.metrics[-1].round == run.summary.rounds):
                     self._known[key].append(run)
         return self._known[key]
 
@@ -91,8 +92,8 @@ class Store:
 def _close(folder: Path, why: str, wall_s: float) -> None:
     """A run that diverged is a result too: it ends where it did."""
     last = Run.load(folder).metrics[-1]
-    summary = {"ended": DIVERGED, "why": why, "rounds": last["round"], "time_s": last["time_s"], "wall_s": wall_s}
-    write_whole(folder / "summary.json", json.dumps(summary, indent=2).encode(), replace=True)
+    summary = Summary(ended=DIVERGED, why=why, rounds=last.round, time_s=last.time_s, wall_s=wall_s)
+    write_whole(folder / "summary.json", summary.to_line().encode(), replace=True)
 
 
 def content(scenario: Scenario) -> str:

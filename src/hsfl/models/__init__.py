@@ -1,4 +1,4 @@
-"""Models as chains of layers: build or load one, cut it into layers and measure what each layer costs."""
+"""Models as chains of layers: build or load a model, cut the model into layers, profile what each layer costs."""
 
 from hsfl.errors import MissingExtraError
 
@@ -8,7 +8,7 @@ except ModuleNotFoundError:
     raise MissingExtraError("Building or profiling a model", "torch") from None
 
 from hsfl.models.chain import chain
-from hsfl.models.measure import example_input, peak_flops, profile, time_layers
+from hsfl.models.profiling import example_input, peak_flops, profile, time_layers
 from hsfl.models.zoo import NAMES, build, input_shape, load_factory
 
 __all__ = [

@@ -1,14 +1,15 @@
-"""Turn a model into a chain of layers that can be cut between any two of them.
+"""Turn a model into a chain of layers that can be cut between any two layers.
 
-A layer is one weight layer with everything up to the next one: activation, pooling, normalisation, flattening, dropout.
-The model's forward pass is traced with torch.fx; a cut is legal where exactly one tensor, and nothing else, passes from
-the operations before it to those after it, and where no parameter or buffer is used on both sides. What lies between
-two legal cuts (a residual block, say) stays whole.
+A layer is one weight layer with everything up to the next weight layer: activation, pooling, normalisation, flattening,
+dropout. The model's forward pass is traced with torch.fx; a cut is legal where exactly one tensor, and nothing else,
+passes from the operations before the cut to those after the cut, and where no parameter or buffer is used on both
+sides. What lies between two legal cuts (a residual block, say) stays whole.
 """
 
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections import Counter
 from collections.abc import Collection
 from typing import Any
@@ -16,27 +17,45 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.nn.parameter import is_lazy
-from torch.utils.flop_counter import FlopCounterMode
 
 from hsfl.errors import ModelError
-from hsfl.models.trace import NORMALIZATIONS, Tracer, attribute, cannot_cut, describe, first_line, trace, undisturbed
+from hsfl.models.checks import check_example, check_model, times
+from hsfl.models.flops import flop_counter
+from hsfl.models.trace import (
+    NORMALIZATIONS,
+    Tracer,
+    attribute,
+    cannot_cut,
+    describe,
+    first_line,
+    held_together,
+    trace,
+    undisturbed,
+)
 
 
 def chain(model: nn.Module, example: torch.Tensor) -> nn.Sequential:
-    """The layers of `model` as named children, in order; one after the other they compute what the model computes.
+    """The layers of `model` as named children, in order; one after the other, the layers compute what the model does.
 
     Parameters, buffers and torch.nn modules are the model's own, not copies, so training the chain trains the model and
     train() and eval() reach both. A key of the chain's state dict is the layer's name, a dot and the model's own key.
-    `example` is a batch of inputs: running it once, without touching the model, shows what each operation gives.
-    A model that has fewer than two layers raises `ModelError`.
+    `example` is a batch of inputs: one run on the example and one on the example twice over, neither of which touches
+    the model, show what each operation gives and that results come per sample. A model that has fewer than two
+    layers raises `ModelError`; a stack of transformer blocks that cannot be cut inside is one layer, and a warning says
+    why.
     """
+    check_model(model)
+    check_example(example)
     if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
         raise cannot_cut(model, f"the shape of parameter {lazy[0]} is not known yet; run the model on a batch first")
     traced = trace(model)
     flow = _Flow(model, traced, example)
     parts = flow.layers()
+    held = held_together(traced)
     if len(parts) < 2:
-        raise cannot_cut(model, flow.obstacle())
+        raise cannot_cut(model, held[0] if held else flow.obstacle())
+    for sentence in held:
+        warnings.warn(f"{type(model).__name__}: {sentence}", stacklevel=2)
     state = model.state_dict().keys()
     layers = nn.Sequential()
     entry = flow.input
@@ -48,26 +67,33 @@ def chain(model: nn.Module, example: torch.Tensor) -> nn.Sequential:
     return layers
 
 
-class _Observer(fx.Interpreter):
-    """Runs a traced model once, keeping every value and noting FLOPs and what is overwritten in place."""
+class _Runner(fx.Interpreter):
+    """Runs a traced model on copies of its buffers, which an operation may write to."""
 
-    def __init__(self, model: nn.Module, traced: fx.GraphModule, example: torch.Tensor) -> None:
-        super().__init__(traced, garbage_collect_values=False)
+    def __init__(self, traced: fx.GraphModule, *, keep: bool = False) -> None:
+        super().__init__(traced, garbage_collect_values=not keep)
         self.extra_traceback = False
-        self.flops: dict[fx.Node, int] = {}
-        self.overwrites: dict[fx.Node, set[int]] = {}
-        self._rejection = f"{type(model).__name__} rejects samples of shape {'x'.join(map(str, example.shape[1:]))} at"
-        with undisturbed(model):
-            self.run(example.clone())
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         return super().get_attr(target, args, kwargs).clone()
+
+
+class _Observer(_Runner):
+    """Runs a traced model once, keeps every value and notes the FLOPs and which tensors are overwritten in place."""
+
+    def __init__(self, model: nn.Module, traced: fx.GraphModule, example: torch.Tensor) -> None:
+        super().__init__(traced, keep=True)
+        self.flops: dict[fx.Node, int] = {}
+        self.overwrites: dict[fx.Node, set[int]] = {}
+        self._rejection = f"{type(model).__name__} rejects samples of shape {times(example.shape[1:])} at"
+        with undisturbed(model):
+            self.run(example.clone())
 
     def run_node(self, n: fx.Node) -> Any:
         inputs = [value for source in n.all_input_nodes if isinstance(value := self.env[source], torch.Tensor)]
         versions = [tensor._version for tensor in inputs]
         try:
-            with FlopCounterMode(display=False) as counter:
+            with flop_counter() as counter:
                 result = super().run_node(n)
         except Exception as error:
             raise ModelError(
@@ -78,14 +104,33 @@ class _Observer(fx.Interpreter):
         return result
 
 
+def _check_batch(model: nn.Module, traced: fx.GraphModule, example: torch.Tensor, output: torch.Tensor) -> None:
+    """Refuse a model whose output does not grow in its first dimension with the number of samples."""
+    one, two = len(example), 2 * len(example)
+    given = f"a single number for a batch of {one}"
+    if output.ndim:
+        try:
+            with undisturbed(model):
+                grown = _Runner(traced).run(torch.cat([example, example]))
+        except Exception as error:
+            reason = f"it takes a batch of {one} but not one of {two} ({first_line(error)})"
+            raise cannot_cut(model, f"{reason}; let it take any number of samples") from None
+        if len(grown) == 2 * len(output):
+            return
+        given = f"shape {times(output.shape)} for a batch of {one} and {times(grown.shape)} for one of {two}"
+    raise cannot_cut(
+        model, f"forward returns {given}; return one result per sample, with the batch as the first dimension"
+    )
+
+
 def _storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
 class _Flow:
-    """The operations of a traced model in order, the weight layers among them and where they can be cut apart.
+    """The operations of a traced model in order, the weight layers among the operations and the legal cuts.
 
-    A cut is named by the position of the last operation before it.
+    A cut is named by the position of the last operation before the cut.
     """
 
     def __init__(self, model: nn.Module, traced: fx.GraphModule, example: torch.Tensor) -> None:
@@ -100,6 +145,7 @@ class _Flow:
         if not (isinstance(self.result, fx.Node) and isinstance(self._seen.env[self.result], torch.Tensor)):
             given = type(self._seen.env[output]).__name__
             raise cannot_cut(model, f"forward returns a {given}; return the one tensor that the loss is computed from")
+        _check_batch(model, traced, example, self._seen.env[self.result])
         self._operations = [node for node in nodes if node.op.startswith("call")]
         self._position = {node: i for i, node in enumerate(self._operations)}
         self._position |= {self.input: -1, output: len(self._operations)}
@@ -109,7 +155,7 @@ class _Flow:
         self._sweep()
 
     def layers(self) -> list[tuple[str, list[fx.Node], fx.Node]]:
-        """Name, operations and result of each layer."""
+        """The name, the operations and the result of each layer."""
         parts = []
         name = ""
         start = segment = 0
@@ -123,7 +169,7 @@ class _Flow:
         return [*parts, (name, self._operations[start:], self.result)]
 
     def obstacle(self) -> str:
-        """What keeps the weight layers together."""
+        """The sentence that says what keeps the weight layers together."""
         if len(self._weights) < 2:
             found = "".join(f"its only weight layer is {name!r}" for name in self._weights.values())
             return f"{found or 'it has no weight layer'}; a place to cut needs one on each side"
@@ -133,8 +179,8 @@ class _Flow:
     def _find_weights(self) -> dict[int, str]:
         """The paths of the weight layers by position.
 
-        A parameter used outside a torch.nn module makes a weight layer where it is multiplied as a matrix; one that
-        only shifts or scales (a position embedding, a class token, a hand-written normalisation) does not.
+        A parameter used outside a torch.nn module makes a weight layer where it is multiplied as a matrix; a parameter
+        that only shifts or scales (a position embedding, a class token, a hand-written normalisation) does not.
         """
         weights: dict[int, str] = {}
         owners: dict[fx.Node, str] = {}
@@ -154,7 +200,7 @@ class _Flow:
         return weights
 
     def _shared_state(self, model: nn.Module) -> list[list[str]]:
-        """For each cut, the parameters and buffers that are used on both sides of it."""
+        """For each cut, a sentence about every parameter and buffer that is used on both sides of the cut."""
         named = itertools.chain(
             ((f"parameter {name}", p) for name, p in model.named_parameters()),
             ((f"buffer {name}", b) for name, b in model.named_buffers()),
@@ -180,7 +226,7 @@ class _Flow:
         return obstacles
 
     def _sweep(self) -> None:
-        """Find the legal cuts and the value that crosses each."""
+        """Find the legal cuts and the value that crosses each legal cut."""
         last_use = {
             node: max((self._position[user] for user in node.users), default=-1)
             for node in (self.input, *self._operations)
@@ -212,7 +258,7 @@ class _Flow:
 
 
 def _common_path(paths: list[str]) -> str:
-    """The module that holds all of some modules: "blocks.4" for "blocks.4.conv1" and "blocks.4.conv2"."""
+    """The path of the module that holds all given modules: "blocks.4" for "blocks.4.conv1" and "blocks.4.conv2"."""
     if not paths:
         return ""
     columns = zip(*(path.split(".") for path in paths), strict=False)
@@ -225,7 +271,7 @@ def _is_weight_layer(module: nn.Module) -> bool:
 
 
 class _Constant(nn.Module):
-    """A tensor that is no part of the model's state dict, and so none of the layer's."""
+    """A tensor that is no part of the model's state dict, and so no part of the layer's state dict."""
 
     value: torch.Tensor
 

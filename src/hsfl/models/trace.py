@@ -1,4 +1,4 @@
-"""Trace a model's forward pass with torch.fx, or say which line of it cannot be traced and what would help."""
+"""Trace a model's forward pass with torch.fx, or say which line cannot be traced and what would help."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx, nn
@@ -23,12 +23,13 @@ from hsfl.errors import ModelError
 #: Modules that have weights but never start a layer.
 NORMALIZATIONS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+_STACKS = (nn.TransformerEncoder, nn.TransformerDecoder, nn.Transformer)
 _FACTORIES = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "zeros")
 
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluate `model` without gradients, leaving its mode and the random state as they were."""
+    """Evaluate `model` without gradients; the mode of the model and the random state are restored afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         _set_mode(model, training=False)
@@ -40,7 +41,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 def _set_mode(model: nn.Module, *, training: bool) -> None:
-    """Set the flags alone: train() can be overridden to do more, such as merging adapters."""
+    """Set the flag of every module and nothing else: train() may be overridden to do more, such as merging adapters."""
     for module in model.modules():
         module.training = training
 
@@ -51,21 +52,33 @@ def cannot_cut(model: nn.Module, reason: str) -> ModelError:
 
 
 class Tracer(fx.Tracer):
-    """Follows the one input, keeps buffers as references and notes the source line of every operation."""
+    """A tracer that follows one input, keeps buffers as references and notes the source line of every operation."""
 
     proxy_buffer_attributes = True
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if isinstance(m, torch.jit.ScriptModule):
+            return True
         if _is_plain_sequential(self.root):
             return not _is_plain_sequential(m)
         stateless = next(itertools.chain(m.parameters(), m.buffers()), None) is None
-        return stateless or isinstance(m, NORMALIZATIONS) or super().is_leaf_module(m, module_qualified_name)
+        whole = isinstance(m, NORMALIZATIONS) or _is_encoder(m)
+        return stateless or whole or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Follow an nn.TransformerEncoder into its blocks where the source is the only argument."""
+        if _is_encoder(m) and not _has_hooks(m):
+            source = _only_source(*args, **kwargs)
+            if source is not None:
+                return _encode(m, source)
+        return super().call_module(m, forward, args, kwargs)
 
     def create_args_for_root(
         self, root_fn: Callable[..., Any], is_module: bool, concrete_args: Any = None
     ) -> tuple[Any, list[Any]]:
-        """One placeholder for the first argument; the others keep their default values."""
+        """One placeholder for the first argument; the other arguments keep their default values."""
         _, name, *_ = (*inspect.signature(root_fn).parameters, "input")
+        root_fn = _encode if _is_encoder(self.root) else root_fn
         return root_fn, [self.root, self.create_proxy("placeholder", name, (), {})]
 
     def create_node(self, kind: str, *args: Any, **kwargs: Any) -> fx.Node:
@@ -75,7 +88,7 @@ class Tracer(fx.Tracer):
         return node
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        """An assertion about the input holds while tracing; any other branch on it cannot be followed."""
+        """Take an assertion about the input to hold while tracing; any other branch on the input cannot be followed."""
         frame = _model_frame()
         if frame and linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("assert "):
             return True
@@ -87,6 +100,47 @@ class Tracer(fx.Tracer):
 
 def _is_plain_sequential(module: nn.Module) -> bool:
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+
+
+def _is_encoder(module: nn.Module) -> TypeGuard[nn.TransformerEncoder]:
+    return isinstance(module, nn.TransformerEncoder) and type(module).forward is nn.TransformerEncoder.forward
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, kind) for kind in kinds)
+
+
+def _only_source(src: Any, mask: Any = None, src_key_padding_mask: Any = None, is_causal: Any = None) -> Any:
+    """The source among the arguments of an nn.TransformerEncoder, None where the source comes with masks."""
+    alone = mask is None and src_key_padding_mask is None and (is_causal is None or is_causal is False)
+    return src if alone else None
+
+
+def _encode(encoder: nn.TransformerEncoder, source: Any) -> Any:
+    """The result of an nn.TransformerEncoder for a source without masks.
+
+    The module's own forward asks questions about nested tensors that a trace cannot follow; without masks there are no
+    nested tensors.
+    """
+    for layer in encoder.layers:
+        source = layer(source, src_mask=None, is_causal=False, src_key_padding_mask=None)
+    return source if encoder.norm is None else encoder.norm(source)
+
+
+def held_together(traced: fx.GraphModule) -> list[str]:
+    """A sentence for each of torch's stacks of blocks that the trace has as one operation: why, and the remedy."""
+    sentences = []
+    for path in dict.fromkeys(str(node.target) for node in traced.graph.nodes if node.op == "call_module"):
+        module = traced.get_submodule(path)
+        blocks = sum(len(part) for part in module.modules() if isinstance(part, nn.ModuleList))
+        if isinstance(module, _STACKS) and blocks > 1:
+            sentences.append(
+                f"{path} stays one layer, since a mask, a memory or a hook joins the {blocks} blocks of this "
+                f"nn.{type(module).__name__}; to cut between them, put them into an nn.Sequential of modules of your "
+                "own that each make what they need beside their input"
+            )
+    return sentences
 
 
 def _model_frame() -> FrameType | None:
@@ -109,7 +163,7 @@ def _quote(frame: FrameType, line: int) -> str:
 
 
 def trace(model: nn.Module) -> fx.GraphModule:
-    """Trace in both modes: a graph is right only if it is the same when training and when evaluating."""
+    """Trace `model` in both modes: a graph is right only if training and evaluation give the same graph."""
     inputs = inspect.signature(model.forward).parameters.values()
     required = [p.name for p in inputs if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if len(required) > 1 or not inputs:
@@ -130,7 +184,23 @@ def trace(model: nn.Module) -> fx.GraphModule:
                 f"{describe(theirs or ours)} depends on self.training or on chance, which a trace would freeze; "
                 "use a module such as nn.Dropout, or make it part of one module in an nn.Sequential",
             )
+    _name_places(model, evaluating.graph)
     return evaluating
+
+
+def _name_places(model: nn.Module, graph: fx.Graph) -> None:
+    """Note where each call of a module stands: a trace knows a module that is listed twice by its first place alone."""
+    places: dict[nn.Module, list[str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        places.setdefault(module, []).append(path)
+    calls: dict[nn.Module, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if node.op == "call_module":
+            calls.setdefault(model.get_submodule(node.target), []).append(node)
+    for module, nodes in calls.items():
+        if len(nodes) == len(places[module]):
+            for node, place in zip(nodes, places[module], strict=True):
+                node.meta["place"] = place
 
 
 def _trace_once(model: nn.Module) -> fx.GraphModule:
@@ -153,7 +223,7 @@ def _trace_once(model: nn.Module) -> fx.GraphModule:
 
 @contextmanager
 def _factories_recorded(tracer: Tracer) -> Iterator[None]:
-    """Let tensors be made from traced sizes: torch's factories take only some forms of them by themselves."""
+    """Let tensors be made from traced sizes: torch's factories by themselves take traced sizes only in some forms."""
 
     def recorded(factory: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -178,7 +248,7 @@ def _holds_proxy(value: Any) -> bool:
 
 
 def _locate(model: nn.Module, error: Exception) -> str:
-    """The line of the model's code that raised `error` and the path of its module."""
+    """The line of the model's code that raised `error` and the path of the module with that line."""
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if not _is_internal(frame)]
     if not frames:
         return "the forward pass"
@@ -188,7 +258,7 @@ def _locate(model: nn.Module, error: Exception) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """What an exception says, in one line."""
+    """The first line of what an exception says, or the name of its type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
@@ -216,5 +286,6 @@ def describe(node: fx.Node) -> str:
         case "output":
             return "the output"
         case "call_module":
-            return f"{node.target} in {source}" if source else str(node.target)
+            place = node.meta.get("place", node.target)
+            return f"{place} in {source}" if source else str(place)
     return source or node.name

@@ -6,7 +6,7 @@ import difflib
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from hsfl.errors import ModelError
 from hsfl.factory import Factory
-from hsfl.models.trace import first_line
+from hsfl.models.checks import times, whole_sizes
 
 Shape = tuple[int, ...]
 
@@ -29,17 +29,22 @@ _VGG_CONVOLUTIONS = {
 def build(name: str, input_shape: Shape | None = None, classes: int = 10) -> nn.Module:
     """A new built-in model for samples of `input_shape`, by default the model's own shape.
 
-    Images are (channels, height, width). For `gpt` the shape is (context,) and `classes` has no effect, since it
-    predicts bytes. Initial weights follow torch's random state.
+    Images are (channels, height, width). For `gpt` the shape is (context,) and `classes` has no effect, since a
+    `gpt` predicts bytes. Initial weights follow torch's random state.
     """
     default, make = _entry(name)
-    shape = default if input_shape is None else tuple(input_shape)
+    shape = default if input_shape is None else whole_sizes(input_shape)
     if len(shape) != len(default) or min(shape) < 1:
-        raise ModelError(f"{name} takes samples like {_times(default)}, not {_times(shape) or 'an empty shape'}")
+        raise ModelError(f"{name} takes samples like {times(default)}, not {times(shape) or 'an empty shape'}")
+    if not isinstance(classes, int) or classes < 1:
+        raise ModelError(f"{name} tells a whole number of classes apart, at least 1, not {classes!r}")
     try:
         return make(shape, classes)
-    except (RuntimeError, MemoryError, OverflowError) as error:
-        raise ModelError(f"{name} cannot be built for samples of {_times(shape)} ({first_line(error)})") from None
+    except (RuntimeError, MemoryError, OverflowError, TypeError):  # torch has one error for each way to be too large
+        raise ModelError(
+            f"{name} for samples of {times(shape)} and {classes} classes does not fit into this machine's memory; "
+            "give smaller sizes"
+        ) from None
 
 
 def input_shape(name: str) -> Shape:
@@ -157,7 +162,7 @@ class Attention(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention, then a four times wider MLP; each normalises its input and adds its output to it."""
+    """Attention, then a four times wider MLP; each of the two normalises its input and adds its output to the input."""
 
     def __init__(self, width: int, heads: int, *, causal: bool) -> None:
         super().__init__()
@@ -259,12 +264,8 @@ def _entry(name: str) -> tuple[Shape, Callable[[Shape, int], nn.Module]]:
         raise ModelError(f"no built-in model {name!r}: {hint}") from None
 
 
-def _times(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape))
-
-
 def load_factory(spec: str, search: Path | None) -> nn.Module:
-    """Call the factory named by "package.module:function" and return its model; `search` is a folder to look in."""
+    """The model that the factory named "package.module:function" returns; `search` is a folder to look in."""
     model = Factory(spec, search, spec, ModelError).call()
     if not isinstance(model, nn.Module):
         raise ModelError(f"{spec} returned a {type(model).__name__}; a factory must return an nn.Module")

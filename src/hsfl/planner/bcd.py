@@ -139,7 +139,7 @@ class CutStep:
         problem, M, L = self._problem, self._M, self._L
         I = np.asarray(intervals, dtype=float)
         drift_ML = quadratic(np.cumsum(self._drift_ML, axis=-1), I[:, None])
-        fed = problem.system.fed_seconds_per_bit[:, None] / I[:, None] * problem.averaged_bits[1:]
+        fed = problem.system.fed_seconds_per_bit[:, None] / I[:, None] * problem.averaged_bits[:, 1:]
         tier_cost = (fed + price * drift_ML) / self._scale
         weights = np.concatenate(((tier_cost[:-1] - tier_cost[1:]).ravel(), [1.0]))
         result = milp(

@@ -23,9 +23,10 @@ from hsfl.errors import InfeasibleError
 from hsfl.planner.search import Search
 from hsfl.planner.slowest import slowest_clients
 from hsfl.planner.terms import Segments, Terms, best_intervals
-from hsfl.problem.plan import IntArray, Plan
+from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
+from hsfl.problem.topology import IntArray
 from hsfl.problem.units import format_bits
 from hsfl.theory.convergence import quadratic
 from hsfl.theory.latency import split_latency

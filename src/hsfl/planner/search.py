@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hsfl.planner.terms import Terms
-from hsfl.problem.plan import IntArray, edges
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
+from hsfl.problem.topology import IntArray, edges
 from hsfl.theory.latency import latency_by_cut
 
 _BLOCK = 400_000

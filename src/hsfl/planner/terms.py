@@ -11,9 +11,10 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from hsfl.problem.plan import NEVER, IntArray, edges
+from hsfl.problem.plan import NEVER
 from hsfl.problem.problem import Problem, cumulative
 from hsfl.problem.profile import FloatArray
+from hsfl.problem.topology import IntArray, edges
 from hsfl.theory.convergence import drift_coefficients, noise_floor, quadratic
 
 BoolArray = npt.NDArray[np.bool_]
@@ -92,11 +93,11 @@ class Terms:
                 size = problem.client_memory_bits
                 segments = segments.keep(size[None, :] - size[:, None] < limit[:, None, None])
         tier, first, last = segments.tier, segments.first, segments.last
-        parameters = problem.averaged_bits
+        sent = problem.averaged_bits
         drift = cumulative(drift_coefficients(problem))
         return cls(
             segments,
-            (parameters[last] - parameters[first]) * problem.system.fed_seconds_per_bit[tier],
+            (sent[tier, last] - sent[tier, first]) * problem.system.fed_seconds_per_bit[tier],
             drift[:, tier, last] - drift[:, tier, first],
             problem.constants.target - noise_floor(problem),
         )

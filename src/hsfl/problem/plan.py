@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Integral
 
-import numpy as np
-import numpy.typing as npt
-
 from hsfl.errors import ScenarioError
-
-IntArray = npt.NDArray[np.int64]
 
 #: The longest interval a plan may hold: longer than any training, so a tier with it is never averaged.
 NEVER = 10**9
@@ -24,18 +19,6 @@ class Plan:
 
     cuts: tuple[int, ...]
     intervals: tuple[int, ...]
-
-    def layers(self, num_layers: int) -> list[range]:
-        """The layers each tier holds, counted from 0."""
-        edges = (0, *self.cuts, num_layers)
-        return [range(first, last) for first, last in pairwise(edges)]
-
-
-def edges(cuts: npt.ArrayLike, num_layers: int) -> IntArray:
-    """c_0 = 0, the cuts, c_M = L of one or many cut vectors: (..., M+1)."""
-    cuts = np.asarray(cuts, dtype=np.int64)
-    ends = np.full((*cuts.shape[:-1], 1), num_layers)
-    return np.concatenate((0 * ends, cuts, ends), axis=-1)
 
 
 def _is_whole(value: object) -> bool:

@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from hsfl.problem.profile import FloatArray, LayerProfile
+from hsfl.problem.codes import Code
+from hsfl.problem.profile import FloatArray, LayerProfile, freeze
 from hsfl.problem.system import System
 
 
@@ -31,6 +32,9 @@ class Constants:
     """The drift model: "paper" or "refined"."""
     drift_correction: FloatArray | None = None
     """(M,): how much of the refined model's drift is seen in training; None is all of it."""
+
+    def __post_init__(self) -> None:
+        freeze(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,20 +81,30 @@ class Problem:
         return cumulative(self.batch_size * (self.profile.forward_flops + self.profile.backward_flops))
 
     @cached_property
-    def parameter_bits(self) -> FloatArray:
-        """(L+1,): bits of the first l layers' parameters (delta_l)."""
-        return cumulative(self.profile.parameter_bits)
+    def uplink_bits(self) -> FloatArray:
+        """(M-1, L): what each tier sends up for one sample, if the layer is its last: the activation, coded."""
+        return self._sent([tier.codes.up for tier in self.system.tiers[:-1]], self.profile.activation_bits)
+
+    @cached_property
+    def downlink_bits(self) -> FloatArray:
+        """(M-1, L): what comes down to each tier for one sample, if the layer is its last: the gradient, coded."""
+        return self._sent([tier.codes.down for tier in self.system.tiers[:-1]], self.profile.gradient_bits)
 
     @cached_property
     def averaged_bits(self) -> FloatArray:
-        """(L+1,): bits of the first l layers that an average moves: parameters, and optimiser state if that is too."""
-        if not self.average_optimizer:
-            return self.parameter_bits
-        return cumulative(self.profile.parameter_bits + self.profile.optimizer_bits)
+        """(M, L+1): what an average moves of the first l layers in each tier, coded: parameters, and optimiser state
+        if that is averaged too."""
+        profile = self.profile
+        moved = profile.parameter_bits + (profile.optimizer_bits if self.average_optimizer else 0.0)
+        return cumulative(self._sent([tier.codes.average for tier in self.system.tiers], moved))
+
+    @staticmethod
+    def _sent(codes: list[Code], held_bits: FloatArray) -> FloatArray:
+        return np.stack([code.sent_bits(held_bits) for code in codes])
 
     @cached_property
     def client_memory_bits(self) -> FloatArray:
-        """(L+1,): bits the first l layers occupy for one client.
+        """(L+1,): bits the first l layers occupy for one client, however few of them a link carries.
 
         Unlike the paper's C5 the activations of the whole mini-batch count: a real device has to hold them.
         """

@@ -9,7 +9,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
@@ -25,6 +25,15 @@ FloatArray = npt.NDArray[np.float64]
 OPTIMIZER_STATE_COPIES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 
 
+def freeze(owner: object) -> None:
+    """Make the arrays of a frozen dataclass read-only, through views: whoever is given it cannot change it."""
+    for field in fields(owner):  # type: ignore[arg-type]
+        if isinstance(value := getattr(owner, field.name), np.ndarray) and value.flags.writeable:
+            view = value.view()
+            view.setflags(write=False)
+            object.__setattr__(owner, field.name, view)
+
+
 @dataclass(frozen=True, eq=False)
 class LayerProfile:
     """Per-layer costs and, where known, gradient statistics; every array has one entry per layer."""
@@ -35,9 +44,9 @@ class LayerProfile:
     backward_flops: FloatArray
     """FLOPs of the backward pass for one sample (varpi, not cumulative)."""
     activation_bits: FloatArray
-    """Size of the layer's output for one sample (psi)."""
+    """Size of the layer's output for one sample in memory (psi); `problem.codes` says what a link carries of it."""
     gradient_bits: FloatArray
-    """Size of the gradient with respect to that output for one sample (chi)."""
+    """Size of the gradient with respect to that output for one sample, likewise (chi)."""
     parameter_bits: FloatArray
     """Size of what averaging moves: parameters and persistent buffers (delta, not cumulative)."""
     optimizer_bits: FloatArray
@@ -48,6 +57,9 @@ class LayerProfile:
     """G_l^2."""
     gradient_dissimilarity: FloatArray | None = None
     """zeta_l^2 between clients."""
+
+    def __post_init__(self) -> None:
+        freeze(self)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -116,8 +128,8 @@ class LayerProfile:
 
 
 _ARRAYS = [f for f in fields(LayerProfile) if f.name != "names"]
-REQUIRED_COLUMNS = tuple(f.name for f in _ARRAYS if "None" not in str(f.type))
-OPTIONAL_COLUMNS = tuple(f.name for f in _ARRAYS if "None" in str(f.type))
+REQUIRED_COLUMNS = tuple(f.name for f in _ARRAYS if f.default is MISSING)
+OPTIONAL_COLUMNS = tuple(f.name for f in _ARRAYS if f.default is not MISSING)
 
 
 def _parse_cell(cell: str, source: str, layer: int, column: str) -> float:

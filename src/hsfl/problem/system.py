@@ -8,8 +8,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from hsfl.problem.plan import IntArray
-from hsfl.problem.profile import FloatArray
+from hsfl.problem.codes import PLAIN, LinkCodes
+from hsfl.problem.profile import FloatArray, freeze
+from hsfl.problem.topology import IntArray, Topology
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,11 @@ class Tier:
     fed_downlink_bps: FloatArray
     parents: IntArray | None
     """The entity above, counted from 0; None at the top."""
+    codes: LinkCodes = PLAIN
+    """How what crosses its links is written."""
+
+    def __post_init__(self) -> None:
+        freeze(self)
 
     @property
     def entities(self) -> int:
@@ -49,30 +55,31 @@ class System:
         return self.tiers[0].entities
 
     @cached_property
+    def topology(self) -> Topology:
+        """Who hosts whom."""
+        return Topology.from_parents(
+            self.num_clients, [tier.parents for tier in self.tiers if tier.parents is not None]
+        )
+
+    @cached_property
     def entities(self) -> tuple[int, ...]:
         """J_m."""
         return tuple(tier.entities for tier in self.tiers)
 
-    @cached_property
+    @property
     def averaged(self) -> npt.NDArray[np.bool_]:
         """Which tiers have several entities, and so drift apart and are averaged by the fed server."""
-        return np.array(self.entities) > 1
+        return self.topology.averaged
 
-    @cached_property
+    @property
     def hosts(self) -> tuple[IntArray, ...]:
         """hosts[m][n]: the entity of tier m that serves client n."""
-        hosts = [np.arange(self.num_clients)]
-        for tier in self.tiers[:-1]:
-            assert tier.parents is not None
-            hosts.append(tier.parents[hosts[-1]])
-        return tuple(hosts)
+        return self.topology.hosts
 
-    @cached_property
+    @property
     def clients_per_entity(self) -> tuple[IntArray, ...]:
         """N_m^j."""
-        return tuple(
-            np.bincount(hosts, minlength=tier.entities) for hosts, tier in zip(self.hosts, self.tiers, strict=True)
-        )
+        return self.topology.clients_per_entity
 
     @cached_property
     def slowness(self) -> FloatArray:

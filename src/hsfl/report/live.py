@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from hsfl.problem.plan import NEVER
 from hsfl.problem.units import format_seconds
+from hsfl.records import PlanRecord, RoundRecord, Summary
 from hsfl.runs.callback import Callback
 from hsfl.runs.stopping import round_limit
 from hsfl.scenario.scenario import Scenario
@@ -26,7 +26,7 @@ class LiveLine(Callback):
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
-        self.record: dict[str, Any] | None = None
+        self.record: RoundRecord | None = None
         """The last round's."""
         self.accuracy: float | None = None
         self.plan = ""
@@ -44,27 +44,27 @@ class LiveLine(Callback):
         if self.live:
             self.live.start()
 
-    def on_plan(self, record: dict[str, Any]) -> None:
-        cuts = ", ".join(map(str, record["cuts"]))
-        intervals = ", ".join("never" if i >= NEVER else str(i) for i in record["intervals"])
+    def on_plan(self, record: PlanRecord) -> None:
+        cuts = ", ".join(map(str, record.cuts))
+        intervals = ", ".join("never" if i >= NEVER else str(i) for i in record.intervals)
         self.plan = f"cuts {cuts}; intervals {intervals}"
-        why = f" (kept: {record['kept']})" if record.get("kept") else ""
-        self._print(f"  plan after round {record['round']}: {self.plan}{why}")
+        why = f" (kept: {record.kept})" if record.kept else ""
+        self._print(f"  plan after round {record.round}: {self.plan}{why}")
 
-    def on_round(self, record: dict[str, Any]) -> None:
-        self.seen.append((time.perf_counter(), record["round"], record["time_s"]))
+    def on_round(self, record: RoundRecord) -> None:
+        self.seen.append((time.perf_counter(), record.round, record.time_s))
         while self.seen[-1][0] - self.seen[0][0] > _WINDOW_S and len(self.seen) > 2:
             self.seen.popleft()
-        self.record, self.accuracy = record, record.get("accuracy", self.accuracy)
-        if not self.live and "accuracy" in record:
+        self.record, self.accuracy = record, self.accuracy if record.accuracy is None else record.accuracy
+        if not self.live and record.accuracy is not None:
             self._print(self._line())
 
-    def on_end(self, summary: dict[str, Any]) -> None:
+    def on_end(self, summary: Summary) -> None:
         self._stop()
         self._print(
-            f"Ended by {summary['ended']} after {summary['rounds']:,} rounds and {format_seconds(summary['time_s'])} "
-            f"simulated ({format_seconds(summary['wall_s'])} here): accuracy {summary['accuracy']:.2%}, best "
-            f"{summary['best_accuracy']:.2%}"
+            f"Ended by {summary.ended} after {summary.rounds:,} rounds and {format_seconds(summary.time_s)} "
+            f"simulated ({format_seconds(summary.wall_s or 0.0)} here): accuracy {summary.accuracy:.2%}, best "
+            f"{summary.best_accuracy:.2%}"
         )
         self._print(f"Look at it with  hsfl report {self.folder}")
 
@@ -79,9 +79,9 @@ class LiveLine(Callback):
         record = self.record
         if record is None:
             return ""
-        parts = [f"round {record['round']:,}", f"{format_seconds(record['time_s'])} simulated"]
-        if "loss" in record:
-            parts.append(f"loss {record['loss']:.3f}")
+        parts = [f"round {record.round:,}", f"{format_seconds(record.time_s)} simulated"]
+        if record.loss is not None:
+            parts.append(f"loss {record.loss:.3f}")
         if self.accuracy is not None:
             parts.append(f"accuracy {self.accuracy:.2%}")
         (first, first_round, first_time), (now, round_, simulated) = self.seen[0], self.seen[-1]

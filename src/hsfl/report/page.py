@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
@@ -13,6 +13,7 @@ from typing import Any
 
 from hsfl.problem.plan import NEVER
 from hsfl.problem.units import format_bits, format_seconds
+from hsfl.records import PlanRecord
 from hsfl.runs.reading import Run, total_bytes
 from hsfl.scenario.toml_format import dotted
 
@@ -45,10 +46,15 @@ def common_target(runs: Sequence[Run]) -> float | None:
     """The largest test accuracy that all runs reach, rounded down to 0.5 points; None where it is no progress."""
     if not all(run.evaluations() for run in runs):
         return None
-    lowest = min(max(line["accuracy"] for line in run.evaluations()) for run in runs)
+    lowest = min(max(accuracies(run)) for run in runs)
     steps = round(200 * lowest)
     target = (steps - (steps / 200 > lowest)) / 200
     return target if all(run.time_to_accuracy(target) for run in runs) else None
+
+
+def accuracies(run: Run) -> list[float]:
+    """The test accuracies of a run, one per evaluation."""
+    return [line.accuracy for line in run.evaluations() if line.accuracy is not None]
 
 
 def headline(runs: Sequence[Run]) -> str:
@@ -69,12 +75,12 @@ def headline(runs: Sequence[Run]) -> str:
 
 def _achievement(run: Run) -> str:
     last, evaluations = run.metrics[-1], run.evaluations()
-    spent = f"{last['round']:,} rounds, {format_seconds(last['time_s'])} of simulated time"
+    spent = f"{last.round:,} rounds, {format_seconds(last.time_s)} of simulated time"
     if not evaluations:
         return f"{run.name} has not been evaluated after {spent}."
-    best = percent(max(line["accuracy"] for line in evaluations))
+    best = percent(max(accuracies(run)))
     sent = format_bits(8 * total_bytes(last))
-    final = percent(evaluations[-1]["accuracy"])
+    final = percent(accuracies(run)[-1])
     return f"{run.name} has {final} test accuracy (at best {best}) after {spent} and {sent} sent."
 
 
@@ -86,19 +92,22 @@ def summary_rows(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     header += ["last cuts", "last intervals", "ended by"]
     rows = []
     for label, run in zip(run_labels(runs), runs, strict=True):
-        last, plan = run.metrics[-1], (run.plans or [{}])[-1]
-        accuracies = [line["accuracy"] for line in run.evaluations()]
+        last = run.metrics[-1]
+        reached_so_far = accuracies(run)
         reached = None if target is None else run.time_to_accuracy(target)
-        row = [label, run.strategy, f"{last['round']:,}", format_seconds(last["time_s"])]
-        row += [percent(accuracies[-1]), percent(max(accuracies))] if accuracies else ["–", "–"]
+        row = [label, run.strategy, f"{last.round:,}", format_seconds(last.time_s)]
+        row += [percent(reached_so_far[-1]), percent(max(reached_so_far))] if reached_so_far else ["–", "–"]
         row += ["–" if reached is None else format_seconds(reached), format_bits(8 * total_bytes(last))]
-        row += [_numbers(plan.get("cuts", [])), _numbers(plan.get("intervals", [])), ended_by(run)]
+        row += [
+            *([_numbers(run.plans[-1].cuts), _numbers(run.plans[-1].intervals)] if run.plans else ["", ""]),
+            ended_by(run),
+        ]
         rows.append(row)
     return header, rows
 
 
 def ended_by(run: Run) -> str:
-    ended = str((run.summary or {}).get("ended", "not ended"))
+    ended = "not ended" if run.summary is None else run.summary.ended
     return _ENDED.get(ended, ended)
 
 
@@ -161,13 +170,13 @@ def _setting(runs: Sequence[Run]) -> str:
 def _sent(runs: Sequence[Run], target: float) -> str:
     sent = []
     for label, run in zip(run_labels(runs), runs, strict=True):
-        line = next(line for line in run.evaluations() if line["accuracy"] >= target)
+        line = next(line for line in run.evaluations() if (line.accuracy or 0.0) >= target)
         sent.append(f"{label} {format_bits(8 * total_bytes(line))}")
     return f"Sent until then: {', '.join(sent)}."
 
 
 def _plan_sentence(run: Run) -> str:
-    pairs = [(plan["cuts"], plan["intervals"]) for plan in run.plans]
+    pairs = [(plan.cuts, plan.intervals) for plan in run.plans]
     changes = sum(before != after for before, after in pairwise(pairs))
     times = {0: "never changed", 1: "changed once"}.get(changes, f"changed {changes:,} times")
     cuts, intervals = pairs[-1]
@@ -188,34 +197,33 @@ def _figure(picture: Picture) -> str:
 
 def _run_details(run: Run) -> str:
     parts = [_details(f"Plans ({len(run.plans):,})", _plans_table(run.plans))]
-    planned = [plan for plan in run.plans if plan.get("constants")]
+    planned = [plan for plan in run.plans if plan.constants]
     if planned:
         parts.append(_details("Constants the last plan was made with", _constants(planned[-1], run.tier_names)))
-    environment = dict(run.environment)
-    if "command" in environment:
-        environment["command"] = shlex.join(map(str, environment["command"]))
-    summary = run.summary or {}
-    if summary.get("wall_s") is not None:
-        environment["training took"] = format_seconds(summary["wall_s"])
-    if summary.get("seed") is not None:
-        environment["seed"] = summary["seed"]
+    environment = run.environment.model_dump(exclude_unset=True)
+    if run.environment.command is not None:
+        environment["command"] = shlex.join(run.environment.command)
+    if run.summary is not None and run.summary.wall_s is not None:
+        environment["training took"] = format_seconds(run.summary.wall_s)
+    if run.summary is not None and run.summary.seed is not None:
+        environment["seed"] = run.summary.seed
     rows = [[key, str(value)] for key, value in environment.items()]
     parts.append(_details("Environment", _table(["what", "value"], rows)))
     parts.append(_details("Scenario", f"<pre>{escape(run.scenario_text)}</pre>"))
     return "".join(parts)
 
 
-def _plans_table(plans: Sequence[Mapping[str, Any]]) -> str:
+def _plans_table(plans: Sequence[PlanRecord]) -> str:
     header = ["after round", "at", "cuts", "intervals", "rounds predicted", "by", "kept because"]
     rows = [
         [
-            f"{plan['round']:,}",
-            format_seconds(plan["time_s"]) if plan.get("time_s") is not None else "–",
-            _numbers(plan["cuts"]),
-            _numbers(plan["intervals"]),
-            f"{plan['rounds_predicted']:,}" if plan.get("rounds_predicted") is not None else "–",
-            plan.get("strategy") or "",
-            plan.get("kept") or "",
+            f"{plan.round:,}",
+            format_seconds(plan.time_s) if plan.time_s is not None else "–",
+            _numbers(plan.cuts),
+            _numbers(plan.intervals),
+            f"{plan.rounds_predicted:,}" if plan.rounds_predicted is not None else "–",
+            plan.strategy or "",
+            plan.kept or "",
         ]
         for plan in plans
     ]
@@ -226,8 +234,9 @@ def _plans_table(plans: Sequence[Mapping[str, Any]]) -> str:
     return _table(header, rows)
 
 
-def _constants(plan: Mapping[str, Any], tiers: Sequence[str]) -> str:
-    constants: dict[str, Any] = plan["constants"]
+def _constants(plan: PlanRecord, tiers: Sequence[str]) -> str:
+    assert plan.constants is not None
+    constants = plan.constants.model_dump()
     single = [[_words(k), _digits(v)] for k, v in constants.items() if not isinstance(v, list)]
     columns: list[tuple[str, list[Any]]] = []
     for key, value in constants.items():
@@ -240,7 +249,7 @@ def _constants(plan: Mapping[str, Any], tiers: Sequence[str]) -> str:
     rows = [
         [str(l + 1), *(_digits(values[l]) if l < len(values) else "–" for _, values in columns)] for l in range(length)
     ]
-    made = f"<p>Made after round {plan['round']:,}.</p>"
+    made = f"<p>Made after round {plan.round:,}.</p>"
     layers = _table(["layer", *(name for name, _ in columns)], rows) if rows else ""
     return made + _table(["constant", "value"], single) + layers
 

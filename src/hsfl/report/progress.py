@@ -12,6 +12,7 @@ from rich.text import Text
 
 from hsfl.experiments.reproduce import Progress
 from hsfl.problem.units import format_seconds
+from hsfl.records import RoundRecord, Summary
 from hsfl.runs.callback import Callback
 from hsfl.runs.stopping import round_limit
 from hsfl.scenario.scenario import Scenario
@@ -48,16 +49,16 @@ class RunsProgress(Callback):
         self.round, self.rounds = round_, round_limit(scenario.spec.stopping)
         self.run_started = time.perf_counter()
 
-    def on_round(self, record: dict[str, Any]) -> None:
-        self.round, self.accuracy = record["round"], record.get("accuracy", self.accuracy)
+    def on_round(self, record: RoundRecord) -> None:
+        self.round, self.accuracy = record.round, self.accuracy if record.accuracy is None else record.accuracy
 
-    def on_end(self, summary: dict[str, Any]) -> None:
+    def on_end(self, summary: Summary) -> None:
         took = time.perf_counter() - self.run_started
         self.training_s += took
         if not self.console.is_terminal:
             self.console.print(
-                f"[{self.seen.done + 1}/{self.seen.total}] {self.seen.current}: {summary['accuracy']:.2%} after "
-                f"{format_seconds(summary['time_s'])} simulated, {format_seconds(took)} here",
+                f"[{self.seen.done + 1}/{self.seen.total}] {self.seen.current}: {summary.accuracy:.2%} after "
+                f"{format_seconds(summary.time_s)} simulated, {format_seconds(took)} here",
                 markup=False,
                 soft_wrap=True,
             )

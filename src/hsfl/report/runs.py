@@ -16,6 +16,7 @@ from hsfl.errors import HsflError
 from hsfl.files import write_whole
 from hsfl.problem.plan import NEVER
 from hsfl.problem.profile import FloatArray
+from hsfl.records import RoundRecord
 from hsfl.report.page import Picture, common_target, percent, render, run_labels, summary_rows
 from hsfl.report.plots import new_figure
 from hsfl.runs.reading import Run, total_bytes
@@ -93,7 +94,7 @@ def draw_accuracy(runs: Sequence[Run]) -> Figure:
     figure = new_figure(13, 4.6)
     panels = figure.subplots(1, 3, sharey=True)
     lines = [run.evaluations() for run in runs]
-    _curves(panels, runs, lines, lambda points: np.array([100 * line["accuracy"] for line in points]))
+    _curves(panels, runs, lines, lambda points: 100 * np.array([line.accuracy for line in points], dtype=float))
     target = common_target(runs)
     if len(runs) > 1 and target is not None:
         for axes in panels:
@@ -111,11 +112,11 @@ def draw_loss(runs: Sequence[Run]) -> Figure:
     """Training loss, smoothed, and test loss against simulated time, rounds and bytes."""
     figure = new_figure(13, 8)
     top, bottom = figure.subplots(2, 3, sharex="col", sharey="row")
-    training = [[line for line in run.metrics if line.get("loss") is not None] for run in runs]
-    test = [[line for line in run.metrics if line.get("test_loss") is not None] for run in runs]
+    training = [[line for line in run.metrics if line.loss is not None] for run in runs]
+    test = [[line for line in run.metrics if line.test_loss is not None] for run in runs]
     window = max(1, max(len(lines) for lines in training) // 100)
-    _curves(top, runs, training, lambda points: _smooth([line["loss"] for line in points], window), dots=False)
-    _curves(bottom, runs, test, lambda points: np.array([line["test_loss"] for line in points], dtype=float))
+    _curves(top, runs, training, lambda points: _smooth([line.loss or 0.0 for line in points], window), dots=False)
+    _curves(bottom, runs, test, lambda points: np.array([line.test_loss for line in points], dtype=float))
     for panels in (top, bottom):
         low, high = panels[0].dataLim.intervaly
         if 0 < 10 * low < high < np.inf:
@@ -133,10 +134,10 @@ def draw_plans(run: Run) -> Figure:
     """Which layers each tier holds, and how often it is averaged, over the rounds."""
     figure = new_figure(10, 6.4)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    end = max(run.metrics[-1]["round"] if run.metrics else 0, run.plans[-1]["round"] + 1)
-    rounds = np.array([*(plan["round"] for plan in run.plans), end])
-    layers = run.plans[-1]["layers"]
-    edges = np.array([[0, *plan["cuts"], layers] for plan in (*run.plans, run.plans[-1])]) + 0.5
+    end = max(run.metrics[-1].round if run.metrics else 0, run.plans[-1].round + 1)
+    rounds = np.array([*(plan.round for plan in run.plans), end])
+    layers = run.plans[-1].layers
+    edges = np.array([[0, *plan.cuts, layers] for plan in (*run.plans, run.plans[-1])]) + 0.5
     names = run.tier_names
     names = names if len(names) == edges.shape[1] - 1 else [f"tier {m + 1}" for m in range(edges.shape[1] - 1)]
     for m, name in enumerate(names):
@@ -152,7 +153,7 @@ def draw_plans(run: Run) -> Figure:
     bottom.set_xlim(rounds[0], rounds[-1])
     bottom.set_xlabel("rounds")
     bottom.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    count = len({(tuple(plan["cuts"]), tuple(plan["intervals"])) for plan in run.plans})
+    count = len({(tuple(plan.cuts), tuple(plan.intervals)) for plan in run.plans})
     kinds = "one plan throughout" if count == 1 else f"{count} different plans"
     figure.suptitle(f"{run.name}: where the model is cut and how often tiers are averaged ({kinds})")
     return figure
@@ -165,7 +166,7 @@ def _intervals(axes: Axes, run: Run, rounds: FloatArray, names: Sequence[str]) -
     for m, name in enumerate(names):
         if m < len(tiers) and len(tiers) == len(names) and tiers[m].get("entities", 2) == 1:
             continue
-        values = [float(plan["intervals"][m]) for plan in (*run.plans, run.plans[-1])]
+        values = [float(plan.intervals[m]) for plan in (*run.plans, run.plans[-1])]
         shown = np.array([np.nan if value >= NEVER else value for value in values])
         label = f"{name} (never)" if np.isnan(shown).all() else name
         axes.step(
@@ -184,14 +185,14 @@ def _intervals(axes: Axes, run: Run, rounds: FloatArray, names: Sequence[str]) -
 
 
 def has_labels(run: Run) -> bool:
-    return run.labels is not None and len(run.labels["counts"]) > 0
+    return run.labels is not None and len(run.labels.counts) > 0
 
 
 def draw_labels(run: Run) -> Figure:
     """How many samples of each label every client holds."""
     assert run.labels is not None
-    counts = np.array(run.labels["counts"], dtype=float)
-    names = [str(name) for name in run.labels["labels"]]
+    counts = np.array(run.labels.counts, dtype=float)
+    names = run.labels.labels
     clients = len(counts)
     shown = counts[:CLIENTS_SHOWN]
     figure = new_figure(min(12, max(5.5, 2.5 + 0.45 * len(shown))), min(10, max(3, 1.6 + 0.32 * len(names))))
@@ -214,13 +215,13 @@ def draw_labels(run: Run) -> Figure:
 
 
 def has_drift(run: Run) -> bool:
-    return any(line.get("drift") for line in run.metrics)
+    return any(line.drift for line in run.metrics)
 
 
 def draw_drift(run: Run) -> Figure:
     """The drift measured before each average against both predictions, one panel per tier."""
-    lines = [line for line in run.metrics if line.get("drift")]
-    tiers = list(dict.fromkeys(tier for line in lines for tier in line["drift"]))
+    lines = [line for line in run.metrics if line.drift]
+    tiers = list(dict.fromkeys(tier for line in lines for tier in line.drift))
     figure = new_figure(max(6.5, 5.5 * len(tiers)), 4.8)
     panels = figure.subplots(1, len(tiers), squeeze=False)[0]
     styles: list[tuple[str, str, dict[str, Any]]] = [
@@ -233,10 +234,10 @@ def draw_drift(run: Run) -> Figure:
         ("paper", "predicted, paper's model", {"linestyle": "--", "color": "black", "linewidth": 2}),
     ]
     for axes, tier in zip(panels, tiers, strict=True):
-        found = [(line["round"], line["drift"][tier]) for line in lines if tier in line["drift"]]
+        found = [(line.round, line.drift[tier]) for line in lines if tier in line.drift]
         positive = False
         for field, label, style in styles:
-            values = np.array([np.nan if drift.get(field) is None else drift[field] for _, drift in found], dtype=float)
+            values = np.array([getattr(drift, field) for _, drift in found], dtype=float)  # None is NaN
             values[~(values > 0)] = np.nan  # nothing below 0 exists, and a logarithm has no 0
             positive |= bool(np.isfinite(values).any())
             axes.plot([round for round, _ in found], values, label=label, **style)
@@ -255,8 +256,8 @@ def draw_drift(run: Run) -> Figure:
 def _curves(
     panels: Sequence[Axes],
     runs: Sequence[Run],
-    lines: Sequence[list[dict[str, Any]]],
-    heights: Callable[[list[dict[str, Any]]], FloatArray],
+    lines: Sequence[list[RoundRecord]],
+    heights: Callable[[list[RoundRecord]], FloatArray],
     dots: bool = True,
 ) -> None:
     """One curve per run in the panels of time, rounds and bytes."""
@@ -277,15 +278,15 @@ def _curves(
         axes.margins(x=0.02)
 
 
-def _x_axes(runs: Sequence[Run]) -> list[tuple[Callable[[dict[str, Any]], float], str]]:
+def _x_axes(runs: Sequence[Run]) -> list[tuple[Callable[[RoundRecord], float], str]]:
     """Simulated time, rounds and bytes: their numbers, in units that fit the longest run, and their labels."""
-    seconds = max(run.metrics[-1]["time_s"] for run in runs)
+    seconds = max(run.metrics[-1].time_s for run in runs)
     size = max(total_bytes(run.metrics[-1]) for run in runs)
     duration, time_unit = next((scale, unit) for least, scale, unit in _DURATIONS if seconds >= least)
     factor, size_unit = next((scale or 1, unit) for scale, unit in _SIZES if size >= scale)
     return [
-        (lambda line: line["time_s"] / duration, f"simulated time, in {time_unit}"),
-        (lambda line: line["round"], "rounds"),
+        (lambda line: line.time_s / duration, f"simulated time, in {time_unit}"),
+        (lambda line: line.round, "rounds"),
         (lambda line: total_bytes(line) / factor, "sent, in " + size_unit),
     ]
 

@@ -17,6 +17,7 @@ from hsfl.problem.plan import NEVER, Plan
 from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import FloatArray, LayerProfile
 from hsfl.problem.system import System
+from hsfl.problem.topology import tier_layers
 from hsfl.problem.units import format_bits, format_flops, format_rate, format_seconds
 from hsfl.scenario.scenario import Scenario
 
@@ -42,7 +43,7 @@ def plan_report(problem: Problem, result: PlanResult) -> RenderableType:
     e, clients = result.evaluation, problem.system.num_clients
     return Group(
         Text(f"{result.scenario}: {_describe_system(problem)}", style="bold"),
-        Text(f"{problem.num_layers} layers, {format_bits(problem.parameter_bits[-1])} of parameters"),
+        Text(f"{problem.num_layers} layers, {format_bits(problem.profile.parameter_bits.sum())} of parameters"),
         Text(_claim(result)),
         *notes(problem),
         Text(),
@@ -94,7 +95,7 @@ def _tier_table(problem: Problem, evaluation: Evaluation) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in ("tier", "layers", "averaged", "taking", "memory"):
         table.add_column(header, justify="left" if header in ("tier", "layers") else "right")
-    for m, layers in enumerate(evaluation.plan.layers(problem.num_layers)):
+    for m, layers in enumerate(tier_layers(evaluation.plan.cuts, problem.num_layers)):
         tier = problem.system.tiers[m]
         averaged, limit = tier.entities > 1 and len(layers) > 0, float(tier.memory_bits.min())
         table.add_row(

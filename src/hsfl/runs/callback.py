@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from hsfl.records import PlanRecord, RoundRecord, Summary
 from hsfl.scenario.scenario import Scenario
 
 
@@ -14,12 +14,12 @@ class Callback:
     def on_start(self, folder: Path, scenario: Scenario, round_: int) -> None:
         """Before the first round after `round_`, which is 0 unless a run is resumed."""
 
-    def on_plan(self, record: dict[str, Any]) -> None: ...
+    def on_plan(self, record: PlanRecord) -> None: ...
 
-    def on_round(self, record: dict[str, Any]) -> None:
-        """After every round; an evaluated round has accuracy and test_loss."""
+    def on_round(self, record: RoundRecord) -> None:
+        """After every round; in an evaluated one, accuracy and test_loss are not None."""
 
-    def on_end(self, summary: dict[str, Any]) -> None:
+    def on_end(self, summary: Summary) -> None:
         """When training has ended by itself."""
 
     def on_stop(self) -> None:

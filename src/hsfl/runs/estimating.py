@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from hsfl.engine.algorithm import Algorithm
-from hsfl.engine.estimate import Estimate, Measurement, probe
+from hsfl.engine.estimate import Estimate
+from hsfl.engine.probe import Measurement
 from hsfl.errors import MissingExtraError
 from hsfl.files import write_whole
 from hsfl.problem.problem import Constants
@@ -34,8 +34,7 @@ def measure_constants(scenario: Scenario, rounds: int, batches: int, data_folder
     for point in range(POINTS):
         for _ in algorithm.advance(round(rounds * point / (POINTS - 1)) - algorithm.round):
             pass
-        indices = torch.from_numpy(task.sampler.probe(algorithm.round, batches)).to(prepared.device)
-        found.append(probe(prepared.backend, task.feed.samples, indices, free.step))
+        found.append(prepared.backend.probe(batches, free.step))
     estimate = Estimate()
     estimate.add(
         Measurement(

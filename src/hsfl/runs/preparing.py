@@ -14,9 +14,12 @@ from hsfl import data, models
 from hsfl.data.partition import label_counts, partition
 from hsfl.engine import BACKENDS, Backend
 from hsfl.engine.algorithm import Task
+from hsfl.engine.averaging import AveragingRule
+from hsfl.engine.selfcheck import check_by_client
 from hsfl.errors import HsflError, ScenarioError
 from hsfl.problem.problem import Problem
 from hsfl.problem.strategy import Strategy
+from hsfl.records import Labels
 from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES
 from hsfl.scenario.dynamics import Conditions
 from hsfl.scenario.scenario import Scenario
@@ -29,8 +32,7 @@ class Prepared:
 
     task: Task
     backend: Backend
-    feed: data.Feed
-    labels: dict[str, Any] | None
+    labels: Labels | None
     """How many samples of each label every client has; None for data without one label per sample."""
     device: torch.device
 
@@ -49,12 +51,8 @@ def prepare(scenario: Scenario, strategy: Strategy | None = None, data_folder: P
         if execution.precision == "tf32" and device.type != "cuda":
             raise ScenarioError('execution.precision = "tf32": only on CUDA; write "fp32" or "bf16"')
         problem = scenario.training_problem
-        if strategy.needs_constants and training.optimizer in ("adam", "adamw"):
-            warnings.warn(
-                f"the convergence bound is one of SGD and takes {training.optimizer}'s learning rate for a step, so "
-                "plans may average far too rarely; compare with strategy fixed",
-                stacklevel=2,
-            )
+        if strategy.needs_constants and scenario.caveat is not None:
+            warnings.warn(scenario.caveat, stacklevel=2)
         if strategy.needs_constants and spec.strategy.constants == "measured":
             scenario.with_target(problem)  # says at once when no target is given
         seed = spec.seed if training.seed is None else training.seed
@@ -66,40 +64,43 @@ def prepare(scenario: Scenario, strategy: Strategy | None = None, data_folder: P
         targets = dataset.train[1].numpy()
         parts = partition(spec.data, targets, problem.system.num_clients, seed, scenario.folder)
         sampler = data.Sampler(parts, training.batch_size, seed, spec.data.augment)
-        feed = data.Feed(dataset, spec.data.augment, device)
+        feed = data.Feed(dataset, sampler, device)
         layers = list(models.chain(network, feed.samples(torch.arange(2, device=device))[0].cpu()))
         _check(layers, problem, dataset)
+        size = min(2, training.batch_size)
+        some = feed.samples((torch.arange(2 * size, device=device) % len(targets)).view(2, size))
+        check_by_client(layers, *some, device, together=execution.backend == "stacked")
         backend = BACKENDS[execution.backend](
             layers,
             [hosts.tolist() for hosts in problem.system.hosts],
             list(range(1, len(spec.tiers))),
             _optimizer(problem, training.optimizer, training.weight_decay),
+            data=feed,
+            averaging=AveragingRule(average_state=training.average_optimizer),
+            codes=[tier.codes for tier in problem.system.tiers],
             device=device,
             precision=execution.precision,
             seed=seed,
-            average_state=training.average_optimizer,
         )
     except HsflError as error:
         text = str(error)
-        raise (
-            type(error)(text) if text.startswith(scenario.source) else ScenarioError(f"{scenario.source}: {text}")
-        ) from None
+        if text.startswith(scenario.source):
+            raise
+        raise ScenarioError(f"{scenario.source}: {text}") from error
     task = Task(
         problem=problem,
         strategy=strategy,
-        sampler=sampler,
-        feed=feed,
         conditions=Conditions(scenario).at,
         with_target=scenario.with_target,
-        measure=spec.strategy.constants == "measured",
+        measure_constants=spec.strategy.constants == "measured",
         probe_batches=spec.strategy.probe_batches,
         replan_every=spec.strategy.replan_every,
     )
     labels = None
     if targets.ndim == 1:
         counts = label_counts(parts, targets, dataset.num_classes)
-        labels = {"labels": [str(k) for k in range(dataset.num_classes)], "counts": counts.tolist()}
-    return Prepared(task, backend, feed, labels, device)
+        labels = Labels(labels=[str(k) for k in range(dataset.num_classes)], counts=counts.tolist())
+    return Prepared(task, backend, labels, device)
 
 
 def choose_device(name: str) -> torch.device:

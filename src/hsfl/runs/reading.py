@@ -2,62 +2,76 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from hsfl.errors import HsflError
+from hsfl.records import Environment, Labels, PlanRecord, Record, RoundRecord, Summary
+from hsfl.scenario.field_errors import first_problem
+from hsfl.scenario.schema import ScenarioFile
 from hsfl.scenario.toml_format import dotted
 
-_NUMBER = (int, float)
-_METRIC = {"loss": _NUMBER, "accuracy": _NUMBER, "test_loss": _NUMBER, "bytes": dict, "losses": list, "drift": dict}
-_PLAN = {"time_s": _NUMBER, "strategy": str, "rounds_predicted": _NUMBER, "constants": dict, "kept": str}
-_WORDS = {_NUMBER: "a number", int: "a whole number", dict: "an object", list: "a list", str: "text"}
+R = TypeVar("R", bound=Record)
+#: What a field must be, in words, by pydantic's name for the check that failed.
+_MUST_BE = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "list_type": "a list",
+    "string_type": "text",
+    "greater_than_equal": "at least 0",
+}
 
 
 @dataclass(frozen=True, repr=False)
 class Run:
     """Everything in a run folder but the weights; of a run that goes on, everything up to now.
 
-    `metrics` and `plans` hold one dict per line of their files, `summary` is None until the run has ended, and
-    `labels` is None for data without labels.
+    `metrics` has a record per round and `plans` one per plan, `summary` is None until the run has ended, and `labels`
+    is None for data without labels.
     """
 
     folder: Path
     scenario: dict[str, Any]
     scenario_text: str
-    environment: dict[str, Any]
-    metrics: list[dict[str, Any]]
-    plans: list[dict[str, Any]]
-    labels: dict[str, Any] | None
-    summary: dict[str, Any] | None
+    environment: Environment
+    metrics: list[RoundRecord]
+    plans: list[PlanRecord]
+    labels: Labels | None
+    summary: Summary | None
 
     @classmethod
     def load(cls, folder: str | Path) -> Run:
         """Read a run folder; a line torn off at the end of a file, as a killed process leaves it, is left out."""
         folder = Path(folder)
-        if not folder.is_dir():
-            problem = "is not a folder" if folder.exists() else "does not exist"
-            raise HsflError(f"{folder}: {problem}; give the folder of a run, as hsfl train writes it")
-        if not (folder / "scenario.toml").is_file():
-            raise HsflError(f"{folder}: not a run (it has no scenario.toml); give a folder that hsfl train wrote")
-        text = _read(folder / "scenario.toml").decode("utf-8-sig", errors="replace")
         try:
-            scenario = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise HsflError(f"{folder / 'scenario.toml'}: not valid TOML: {error}; correct that line") from None
-        metrics = _lines(folder / "metrics.jsonl", {"round": int, "time_s": _NUMBER}, _METRIC)
-        plans = _lines(folder / "plans.jsonl", {"round": int, "cuts": list, "intervals": list, "layers": int}, _PLAN)
-        labels = _optional(folder / "labels.json", {"labels": list, "counts": list}, {})
-        summary = _optional(folder / "summary.json", {}, {"ended": str, "strategy": str, "wall_s": _NUMBER})
-        environment = _object(folder / "environment.json", {}, {"command": list})
-        return cls(folder, scenario, text, environment, metrics, plans, labels, summary)
+            is_folder, is_run = folder.is_dir(), (folder / "scenario.toml").is_file()
+        except (OSError, ValueError) as error:  # no path at all
+            raise HsflError(f"{str(folder)[:80]}: {getattr(error, 'strerror', None) or error}; {_GIVE}") from None
+        if not is_folder:
+            raise HsflError(f"{folder}: {'is not a folder' if folder.exists() else 'does not exist'}; {_GIVE}")
+        if not is_run:
+            raise HsflError(f"{folder}: not a run (it has no scenario.toml); {_GIVE}")
+        text = _read(folder / "scenario.toml").decode("utf-8-sig", errors="replace")
+        return cls(
+            folder,
+            _scenario(folder / "scenario.toml", text),
+            text,
+            _object(folder / "environment.json", Environment),
+            _lines(folder / "metrics.jsonl", RoundRecord),
+            _lines(folder / "plans.jsonl", PlanRecord),
+            _optional(folder / "labels.json", Labels),
+            _optional(folder / "summary.json", Summary),
+        )
 
     def __repr__(self) -> str:
-        rounds = self.metrics[-1]["round"] if self.metrics else 0
+        rounds = self.metrics[-1].round if self.metrics else 0
         return f"<Run {self.folder}: {self.strategy}, {rounds} rounds{'' if self.finished else ', not ended'}>"
 
     @property
@@ -67,8 +81,8 @@ class Run:
     @property
     def strategy(self) -> str:
         """Who chose cuts and intervals."""
-        given = self.scenario.get("strategy", {})
-        return str((self.summary or {}).get("strategy") or given.get("name") or "HSFL")
+        ended = self.summary.strategy if self.summary is not None else None
+        return str(ended or self.scenario.get("strategy", {}).get("name") or "HSFL")
 
     @property
     def finished(self) -> bool:
@@ -76,29 +90,33 @@ class Run:
 
     @property
     def tier_names(self) -> list[str]:
-        return [str(tier.get("name", m + 1)) for m, tier in enumerate(self.scenario.get("tiers", []))]
+        return [str(tier["name"]) for tier in self.scenario["tiers"]]
 
-    def evaluations(self) -> list[dict[str, Any]]:
-        """The lines of the metrics with a test accuracy."""
-        return [line for line in self.metrics if line.get("accuracy") is not None]
+    def evaluations(self) -> list[RoundRecord]:
+        """The records of rounds with a test accuracy."""
+        return [line for line in self.metrics if line.accuracy is not None]
 
     def columns(self) -> dict[str, list[Any]]:
         """The metrics as columns of equal lengths, as `pandas.DataFrame(run.columns())` takes them.
 
         Nested keys are dotted ("bytes.device.up", "drift.device.measured"), and what a line does not have is None.
         """
-        rows = [dotted(line) for line in self.metrics]
+        rows = [dotted(line.model_dump(exclude_defaults=True)) for line in self.metrics]
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: [row.get(name) for row in rows] for name in names}
 
     def time_to_accuracy(self, target: float) -> float | None:
         """Simulated seconds until the first evaluation at or above the accuracy (0 to 1); None where none is."""
-        return next((float(line["time_s"]) for line in self.evaluations() if line["accuracy"] >= target), None)
+        return next((line.time_s for line in self.evaluations() if (line.accuracy or 0.0) >= target), None)
 
 
-def total_bytes(line: Mapping[str, Any]) -> int:
-    """All bytes sent up to a line of the metrics, over all links of all tiers."""
-    return sum((line.get("bytes") or {}).values())
+def total_bytes(line: RoundRecord) -> int:
+    """All bytes sent up to a round, over all links of all tiers."""
+    return sum(line.bytes.values())
+
+
+_GIVE = "give the folder of a run, as hsfl train writes it"
+_AGAIN = "bring the file back or train again"
 
 
 def _read(path: Path) -> bytes:
@@ -110,45 +128,66 @@ def _read(path: Path) -> bytes:
         raise HsflError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from None
 
 
-def _lines(path: Path, needed: Mapping[str, Any], optional: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The objects of a JSONL file, whose rounds must rise; a broken last line is the torn end of a killed process."""
+def _scenario(path: Path, text: str) -> dict[str, Any]:
+    """What the file says, once it is known to be a scenario."""
+    try:
+        raw = tomllib.loads(text)
+        ScenarioFile.model_validate(raw)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise HsflError(f"{path}: not valid TOML: {error}; correct that line") from None
+    except ValidationError as error:
+        raise HsflError(f"{path}: {first_problem(error, raw)}; {_AGAIN}") from None
+    return raw
+
+
+def _lines(path: Path, kind: type[R]) -> list[R]:
+    """The records of a JSONL file, whose rounds must rise; a broken last line is the torn end of a killed process."""
     texts = [(number, text) for number, text in enumerate(_read(path).split(b"\n"), 1) if text.strip()]
-    lines: list[dict[str, Any]] = []
+    lines: list[Any] = []
     for number, text in texts:
         place = f"{path}, line {number}"
         try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
+            line = _parsed(place, text, kind)
+        except _NoJsonError:
             if number == texts[-1][0]:
                 break
             raise HsflError(f"{place}: not valid JSON; remove the line or train again") from None
-        _check(place, line, needed, optional)
-        if lines and line["round"] < lines[-1]["round"]:
-            raise HsflError(f"{place}: round {line['round']} comes after round {lines[-1]['round']}; rounds must rise")
+        if lines and line.round < lines[-1].round:  # type: ignore[attr-defined]
+            raise HsflError(f"{place}: round {line.round} comes after round {lines[-1].round}; rounds must rise")  # type: ignore[attr-defined]
         lines.append(line)
     return lines
 
 
-def _object(path: Path, needed: Mapping[str, Any], optional: Mapping[str, Any]) -> dict[str, Any]:
+def _optional(path: Path, kind: type[R]) -> R | None:
+    return _object(path, kind) if path.exists() else None
+
+
+def _object(path: Path, kind: type[R]) -> R:
     try:
-        value = json.loads(_read(path))
-    except (ValueError, RecursionError):
-        raise HsflError(f"{path}: not valid JSON; bring the file back or train again") from None
-    return _check(str(path), value, needed, optional)
+        return _parsed(str(path), _read(path), kind)
+    except _NoJsonError:
+        raise HsflError(f"{path}: not valid JSON; {_AGAIN}") from None
 
 
-def _optional(path: Path, needed: Mapping[str, Any], optional: Mapping[str, Any]) -> dict[str, Any] | None:
-    return _object(path, needed, optional) if path.exists() else None
+class _NoJsonError(Exception):
+    """The text is no JSON at all."""
 
 
-def _check(place: str, value: Any, needed: Mapping[str, Any], optional: Mapping[str, Any]) -> dict[str, Any]:
-    """Refuse what is no object, lacks a needed field, or has a field of another kind; optional ones may be null."""
-    if not isinstance(value, dict):
-        raise HsflError(f"{place}: not a JSON object; bring the file back or train again")
-    for field, kind in (*needed.items(), *optional.items()):
-        found = value.get(field)
-        if found is None and field in optional:
-            continue
-        if not isinstance(found, kind) or isinstance(found, bool):
-            raise HsflError(f"{place}: {field} must be {_WORDS[kind]}; bring the file back or train again")
-    return value
+def _parsed(place: str, text: bytes, kind: type[R]) -> R:
+    """A record; HsflError where it is JSON of another form."""
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        if problem["type"] == "json_invalid":
+            raise _NoJsonError from None
+        field = ".".join(str(k + 1) if isinstance(k, int) else k for k in problem["loc"])
+        if not field and problem["type"] == "model_type":
+            raise HsflError(f"{place}: not a JSON object; {_AGAIN}") from None
+        if problem["type"] == "missing":
+            reason = f"{field} is missing"
+        elif problem["type"] in _MUST_BE:
+            reason = f"{field} must be {_MUST_BE[problem['type']]}"
+        else:
+            reason = f"{field} {problem['msg'].removeprefix('Value error, ')}".strip()
+        raise HsflError(f"{place}: {reason}; {_AGAIN}") from None

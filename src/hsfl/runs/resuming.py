@@ -12,6 +12,7 @@ from typing import Any
 
 from hsfl.errors import HsflError
 from hsfl.problem.profile import LayerProfile
+from hsfl.records import OriginRecord
 from hsfl.scenario.reading import read_scenario
 from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.schema import ModelSection
@@ -73,29 +74,29 @@ def check_same(of_run: Scenario, given: Scenario, folder: Path) -> None:
         )
 
 
-def origin(scenario: Scenario, run: str) -> dict[str, Any]:
-    """What the checkpoints of a run come from: the run, the code, and all that the results depend on."""
-    return {"run": run, "hsfl": __version__, "fields": _fixed(scenario), "files": _checksums(scenario)}
+def origin(scenario: Scenario, run: str) -> OriginRecord:
+    """What the checkpoints of a run come from, as it is now."""
+    return OriginRecord(run=run, hsfl=__version__, fields=_fixed(scenario), files=_checksums(scenario))
 
 
-def check_origin(path: Path, then: Mapping[str, Any], now: Mapping[str, Any], warn: Callable[[str], None]) -> None:
+def check_origin(path: Path, then: OriginRecord, now: OriginRecord, warn: Callable[[str], None]) -> None:
     """HsflError unless a checkpoint, `path`, is of this run, with everything its results depend on as it was."""
-    if then["run"] != now["run"]:
+    if then.run != now.run:
         raise HsflError(
-            f"{path}: a checkpoint of another run ({then['run']}, and this one is {now['run']}); bring this run's own "
+            f"{path}: a checkpoint of another run ({then.run}, and this one is {now.run}); bring this run's own "
             "back, or resume the other one"
         )
-    if (odd := _differing(then["fields"], now["fields"])) is not None:
+    if (odd := _differing(then.fields, now.fields)) is not None:
         field, before, after = odd
         raise HsflError(
             f"{path.parent.parent / 'scenario.toml'}: changed since the run began: {field} was {before} and is "
             f"{after}; bring it back, or start a new run"
         )
-    if (odd := _differing(then["files"], now["files"])) is not None:
+    if (odd := _differing(then.files, now.files)) is not None:
         raise HsflError(f"{odd[0]}: changed since the run began; bring it back, or start a new run")
-    if then["hsfl"] != now["hsfl"]:
+    if then.hsfl != now.hsfl:
         warn(
-            f"{path}: written by hsfl {then['hsfl']}, and this is {now['hsfl']}, so the results may differ from those "
+            f"{path}: written by hsfl {then.hsfl}, and this is {now.hsfl}, so the results may differ from those "
             "of a run that one version trained"
         )
 

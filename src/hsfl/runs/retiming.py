@@ -8,13 +8,15 @@ then, chooses the same and averages in the same rounds: only the clock has to be
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from hsfl.engine.algorithm import averaging, constants_from_dict, proposed
-from hsfl.engine.clock import Clock
+from hsfl.engine.asking import proposed
+from hsfl.engine.clock import SimulatedClock
+from hsfl.engine.estimate import recorded_constants
+from hsfl.engine.schedule import Schedule
 from hsfl.errors import InfeasibleError
 from hsfl.problem.plan import Plan
 from hsfl.problem.strategy import Strategy
+from hsfl.records import PlanRecord, RoundRecord
 from hsfl.runs.reading import Run
 from hsfl.scenario.dynamics import Conditions
 from hsfl.scenario.scenario import Scenario
@@ -27,47 +29,49 @@ def retimed(run: Run, scenario: Scenario, strategy: Strategy | None = None) -> R
     The scenario is to differ from the run's in machines only.
     """
     strategy = strategy or make_strategy(scenario)
-    conditions, choice = Conditions(scenario), scenario.spec.strategy
-    clock = Clock(scenario.training_problem)
-    tiers = [tier.name for tier in clock.problem.system.tiers]
+    conditions, choice, problem = Conditions(scenario), scenario.spec.strategy, scenario.training_problem
     probes = 2 * choice.probe_batches if strategy.needs_constants and choice.constants == "measured" else 0
-    made = {record["round"]: record for record in run.plans}
-    averages = averaging(strategy)
-    since = [0] * len(tiers)
-    several = clock.problem.system.averaged
-    metrics: list[dict[str, Any]] = []
-    plans: list[dict[str, Any]] = []
-    plan: Plan | None = None
+    clock = SimulatedClock(problem)
+    schedule = Schedule(problem.system.topology, strategy, choice.replan_every)
+    names = [tier.name for tier in problem.system.tiers]
+    made = {record.round: record for record in run.plans}
+    metrics: list[RoundRecord] = []
+    plans: list[PlanRecord] = []
     for line in run.metrics:
-        if line["round"] > 0:
-            clock.see(conditions.at(line["round"] - 1, clock.time_s))
-            if (record := made.get(line["round"] - 1)) is not None:
-                problem = replace(scenario.training_problem, system=clock.problem.system)
-                if record["constants"] is not None:
-                    problem = replace(problem, constants=constants_from_dict(record["constants"]))
-                try:
-                    chosen = proposed(strategy, problem, plan, record["round"])
-                except InfeasibleError:
-                    if plan is None:
-                        return None
-                    chosen = plan
-                if [list(chosen.cuts), list(chosen.intervals)] != [record["cuts"], record["intervals"]]:
+        if line.round > 0:
+            clock.see(conditions.at(schedule.round, clock.time_s))
+            if (record := made.get(schedule.round)) is not None:
+                plan = _asked_again(strategy, record, scenario, clock, schedule.plan)
+                if plan is None:
                     return None
-                if plan is not None and plan.cuts != chosen.cuts:
-                    clock.move(plan.cuts, chosen.cuts)
-                for m, interval in enumerate(chosen.intervals):
-                    if plan is None or interval != plan.intervals[m]:
-                        since[m] = record["round"]
-                plan = chosen
+                if schedule.plan is not None and schedule.plan.cuts != plan.cuts:
+                    clock.move(schedule.plan.cuts, plan.cuts)
+                schedule.adopt(plan)
                 clock.split(plan.cuts, probes)
-                plans.append(record | {"time_s": clock.time_s})
-            assert plan is not None
-            clock.split(plan.cuts)
-            due = [m for m, of_many in enumerate(several) if of_many and averages(plan, m, line["round"] - since[m])]
-            if {tiers[m] for m in due} != set(line.get("drift", ())):
+                plans.append(record.model_copy(update={"time_s": clock.time_s}))
+            assert schedule.plan is not None
+            cuts, due = schedule.plan.cuts, schedule.finish_round()
+            if [names[average.tier] for average in due] != line.averaged:
                 return None
-            for m in due:
-                clock.average(plan.cuts, m)
-        metrics.append(line | {"time_s": clock.time_s, "bytes": clock.bytes})
-    summary = run.summary and run.summary | {"time_s": clock.time_s, "bytes": clock.bytes}
+            clock.split(cuts)
+            for average in due:
+                clock.average(cuts, average.tier)
+        metrics.append(line.model_copy(update={"time_s": clock.time_s, "bytes": clock.bytes}))
+    summary = run.summary and run.summary.model_copy(update={"time_s": clock.time_s, "bytes": clock.bytes})
     return replace(run, scenario=dict(scenario.raw), metrics=metrics, plans=plans, summary=summary)
+
+
+def _asked_again(
+    strategy: Strategy, record: PlanRecord, scenario: Scenario, clock: SimulatedClock, current: Plan | None
+) -> Plan | None:
+    """The recorded plan, if the strategy chooses it on the clock's machines too."""
+    problem = replace(scenario.training_problem, system=clock.problem.system)
+    if record.constants is not None:
+        problem = replace(problem, constants=recorded_constants(record.constants))
+    try:
+        chosen = proposed(strategy, problem, current, record.round)
+    except InfeasibleError:
+        if current is None:
+            return None
+        chosen = current
+    return chosen if [list(chosen.cuts), list(chosen.intervals)] == [record.cuts, record.intervals] else None

@@ -2,103 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable
+from itertools import chain
+from math import isfinite
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from hsfl.engine.algorithm import Algorithm
 from hsfl.engine.checkpoint import Checkpoint, Checkpoints, reason
 from hsfl.errors import HsflError
 from hsfl.problem.plan import make_plan
+from hsfl.problem.problem import Problem
+from hsfl.records import AlgorithmRecord, OriginRecord, RoundRecord, SessionRecord
 from hsfl.runs.resuming import check_origin
-from hsfl.runs.writing import METRICS, PLANS, Mark, RunFolder
-
-Count = Annotated[int, Field(ge=0)]
-Number = Annotated[float, Field(allow_inf_nan=False)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class _Plain(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
-class _Origin(_Plain):
-    """What `runs.resuming.origin` says."""
-
-    run: str
-    hsfl: str
-    fields: dict[str, Any]
-    files: dict[str, str]
+from hsfl.runs.writing import METRICS, PLANS, RunFolder
 
 
 class _Whose(BaseModel):
-    model_config = ConfigDict(strict=True)
+    """As much of a state as says whether the rest is of this run."""
 
-    origin: _Origin
-
-
-class _Progress(_Plain):
-    round: Count
-    plan: Annotated[list[list[int]], Field(min_length=2, max_length=2)]
-    plan_round: Count
-    interval_since: list[Count]
-    averaged: list[Count]
-    moved: Count
-
-
-class _Estimate(_Plain):
-    smoothness: float
-    initial_gap: float
-    gradient_variance: list[float]
-    gradient_second_moment: list[float]
-    gradient_dissimilarity: list[list[float]]
-    correction: list[float]
-    probes: Count
-
-
-class _Constants(_Plain):
-    smoothness: float | None
-    initial_gap: float | None
-    target: float | None
-    gradient_variance: list[float]
-    gradient_second_moment: list[float] | None
-    gradient_dissimilarity: list[list[float]] | None
-    drift: str
-    drift_correction: list[float] | None
-
-
-class _Waiting(_Plain):
-    round: Count
-    time_s: Seconds
-    loss: Number
-    bytes: dict[str, Count]
-    drift: dict[str, dict[str, Number]] = {}
-
-
-class _Saved(_Plain):
-    origin: _Origin
-    progress: _Progress
-    time_s: Seconds
-    bits: dict[str, Count]
-    estimate: _Estimate
-    constants: _Constants
-    waiting: _Waiting | None
-    losses: list[Number]
-    summed: Count
-    wall_s: Seconds
-    files: dict[str, Annotated[Mark, Field(strict=False)]]
+    origin: OriginRecord
 
 
 def go_on(
     checkpoints: Checkpoints,
     folder: RunFolder,
     algorithm: Algorithm,
-    origin: Mapping[str, Any],
+    origin: OriginRecord,
     limit: float,
     warn: Callable[[str], None],
-) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+) -> tuple[SessionRecord, list[RoundRecord]] | None:
     """Take over the last checkpoint that is whole: its state and the metrics up to then; None where there is none.
 
     Backend, algorithm and folder are as they were then. `warn` hears of every checkpoint that is left out. HsflError if
@@ -107,18 +42,18 @@ def go_on(
     seed = algorithm.backend.seed
     for found in checkpoints.whole(warn):
         try:
-            whose = _Whose.model_validate(found.state).model_dump()
-            check_origin(found.path, whose["origin"], origin, warn)
-            _check(found, algorithm)
-            if (odd := folder.differing(found.state["files"])) is not None:
+            check_origin(found.path, _Whose.model_validate(found.state).origin, origin, warn)
+            state = SessionRecord.model_validate(found.state)
+            _check(state, found.round, algorithm)
+            if (odd := folder.differing(state.files)) is not None:
                 warn(f"{found.path}: {folder.path / odd} lacks what was in it then, so this checkpoint is left out")
                 continue
             if found.round > limit:
                 raise HsflError(
                     f"{folder.path}: the run is at round {found.round} already, past {limit}; give more rounds to go on"
                 )
-            _take(found, algorithm, seed)
-            return found.state, folder.rewind(found.state["files"])
+            _take(found, state.algorithm, algorithm, seed)
+            return state, folder.rewind(state.files)
         except ValueError as error:
             warn(f"{found.path}: not a checkpoint of this run ({reason(error)}), so it is left out")
     if checkpoints.found():
@@ -128,54 +63,66 @@ def go_on(
     return None
 
 
-def _check(found: Checkpoint, algorithm: Algorithm) -> None:
-    """ValueError, with the field, unless a state is one of this run."""
-    saved = _Saved.model_validate(found.state)
-    progress, estimate, constants = saved.progress, saved.estimate, saved.constants
-    problem = algorithm.task.problem
-    layers, tiers = problem.num_layers, problem.system.num_tiers
+def _check(state: SessionRecord, round_: int, algorithm: Algorithm) -> None:
+    """ValueError, with the field, unless a state is one that this run can have after a round."""
+    schedule, waiting, problem = state.algorithm.schedule, state.waiting, algorithm.task.problem
     try:
-        make_plan(*progress.plan, entities=problem.system.entities, num_layers=layers, allow_empty_tiers=True)
+        make_plan(
+            schedule.cuts or (),
+            schedule.intervals or (),
+            entities=problem.system.entities,
+            num_layers=problem.num_layers,
+            allow_empty_tiers=True,
+        )
     except HsflError as error:
-        raise ValueError(f"progress.plan: {error}") from None
-    moments = [progress.plan_round, progress.moved, *progress.interval_since, *progress.averaged]
-    known = estimate.probes > 0
+        raise ValueError(f"algorithm.schedule: {error}") from None
+    moments = [schedule.plan_round, schedule.moved_at, *schedule.interval_since, *schedule.averaged_at]
     fits = {
-        "progress.round": progress.round == found.round,
-        "progress": max(moments) <= found.round,
-        "progress.interval_since": len(progress.interval_since) == tiers,
-        "progress.averaged": len(progress.averaged) == tiers,
-        "bits": saved.bits.keys() == algorithm.clock.bits.keys(),
-        "constants.drift": constants.drift == problem.constants.drift,
-        "waiting.round": saved.waiting is None or saved.waiting.round == found.round,
-        "losses": len(saved.losses) == algorithm.backend.num_clients,
-        "files": saved.files.keys() == {METRICS, PLANS} and all(size >= 0 for size, _ in saved.files.values()),
+        "algorithm.schedule.round": schedule.round == round_,
+        "algorithm.schedule": max(moments) <= round_,
+        "algorithm.time_s": 0 <= state.algorithm.time_s < float("inf"),
+        "algorithm.bits": state.algorithm.bits.keys() == algorithm.clock.bits.keys(),
+        "waiting": waiting is None or (waiting.round == round_ and isfinite(waiting.time_s)),
+        "losses": len(state.losses) == algorithm.backend.num_clients and all(map(isfinite, state.losses)),
+        "wall_s": 0 <= state.wall_s < float("inf"),
+        "files": state.files.keys() == {METRICS, PLANS},
     }
-    shapes = {
+    for field, fit in chain(fits.items(), _fitting_constants(state.algorithm, problem)):
+        if not fit:
+            raise ValueError(f"{field}: does not fit the run")
+
+
+def _fitting_constants(state: AlgorithmRecord, problem: Problem) -> list[tuple[str, bool]]:
+    """Whether the constants have a number for every layer and tier, where any are known."""
+    layers, tiers, measured = problem.num_layers, problem.system.num_tiers, state.estimate.probes > 0
+    fits = [("algorithm.constants.drift", state.constants.drift == problem.constants.drift)]
+    for name, shape in {
         "gradient_variance": (layers,),
         "gradient_second_moment": (layers,),
         "gradient_dissimilarity": (tiers, layers),
         "drift_correction": (tiers,),
-    }
-    for name, shape in shapes.items():
-        there = known or getattr(problem.constants, name) is not None
-        fits[f"constants.{name}"] = _shape(getattr(constants, name)) == (shape if there else None)
-        field = name.removeprefix("drift_")
-        fits[f"estimate.{field}"] = _shape(getattr(estimate, field)) == (shape if known else (0,))
-    if wrong := [field for field, fit in fits.items() if not fit]:
-        raise ValueError(f"{wrong[0]}: does not fit the run")
+    }.items():
+        known = measured or getattr(problem.constants, name) is not None
+        in_estimate = name.removeprefix("drift_")
+        fits += [
+            (f"algorithm.constants.{name}", _shape(getattr(state.constants, name)) == (shape if known else None)),
+            (
+                f"algorithm.estimate.{in_estimate}",
+                _shape(getattr(state.estimate, in_estimate)) == (shape if measured else (0,)),
+            ),
+        ]
+    return fits
 
 
-def _take(found: Checkpoint, algorithm: Algorithm, seed: int) -> None:
-    """Go on from a checkpoint whose state is known to be one of this run; ValueError if it cannot be."""
+def _take(found: Checkpoint, state: AlgorithmRecord, algorithm: Algorithm, seed: int) -> None:
+    """Make backend and algorithm what they were; ValueError where tensors and state are not of the same moment."""
     backend = algorithm.backend
     try:
         backend.load(found.tensors)
-        algorithm.restore(found.state)
-    except (HsflError, LookupError, TypeError, ValueError) as error:
+        algorithm.restore(state)
+    except HsflError as error:
         raise ValueError(str(error)) from None
-    plan = algorithm.progress.plan
-    if plan is None or (backend.round, backend.seed, tuple(backend.cuts)) != (found.round, seed, plan.cuts):
+    if (backend.round, backend.seed, list(backend.cuts)) != (found.round, seed, state.schedule.cuts):
         raise ValueError("its tensors are of another moment than its state")
 
 

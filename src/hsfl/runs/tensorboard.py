@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from hsfl.errors import MissingExtraError
+from hsfl.records import PlanRecord, RoundRecord
 from hsfl.runs.callback import Callback
 from hsfl.scenario.scenario import Scenario
 
@@ -24,22 +24,23 @@ class TensorBoard(Callback):
         self.names = [tier.name for tier in scenario.spec.tiers]
         self.writer = self._make(folder / "tensorboard", purge_step=round_ + 1 if round_ else None)
 
-    def on_plan(self, record: dict[str, Any]) -> None:
-        for name, cut in zip(self.names, record["cuts"], strict=False):
-            self.writer.add_scalar(f"cut/{name}", cut, record["round"])
-        for name, interval in zip(self.names, record["intervals"], strict=True):
-            self.writer.add_scalar(f"interval/{name}", interval, record["round"])
+    def on_plan(self, record: PlanRecord) -> None:
+        for name, cut in zip(self.names, record.cuts, strict=False):
+            self.writer.add_scalar(f"cut/{name}", cut, record.round)
+        for name, interval in zip(self.names, record.intervals, strict=True):
+            self.writer.add_scalar(f"interval/{name}", interval, record.round)
 
-    def on_round(self, record: dict[str, Any]) -> None:
-        step = record["round"]
+    def on_round(self, record: RoundRecord) -> None:
+        step = record.round
         for key in ("loss", "accuracy", "test_loss", "time_s"):
-            if key in record:
-                self.writer.add_scalar(key, record[key], step)
-        for link, count in record["bytes"].items():
+            if (value := getattr(record, key)) is not None:
+                self.writer.add_scalar(key, value, step)
+        for link, count in record.bytes.items():
             self.writer.add_scalar(f"bytes/{link}", count, step)
-        for tier, drift in record.get("drift", {}).items():
-            for key, value in drift.items():
-                self.writer.add_scalar(f"drift/{tier}/{key}", value, step)
+        for tier, drift in record.drift.items():
+            for key, value in drift:
+                if value is not None:
+                    self.writer.add_scalar(f"drift/{tier}/{key}", value, step)
 
     def on_stop(self) -> None:
         if hasattr(self, "writer"):  # nothing was written if training never began

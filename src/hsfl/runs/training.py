@@ -23,6 +23,7 @@ from hsfl.engine.checkpoint import Checkpoints
 from hsfl.errors import HsflError
 from hsfl.files import remedy, unfinished
 from hsfl.problem.strategy import Strategy
+from hsfl.records import Environment, PlanRecord, RoundRecord, SessionRecord, Summary
 from hsfl.runs.callback import Callback
 from hsfl.runs.interrupting import InterruptedRun, stops_politely
 from hsfl.runs.preparing import Prepared, prepare
@@ -30,15 +31,13 @@ from hsfl.runs.reading import Run
 from hsfl.runs.resuming import check_strategy, origin, run_id
 from hsfl.runs.saved import go_on
 from hsfl.runs.stopping import ended, round_limit
-from hsfl.runs.writing import CHECKPOINTS, METRICS, PLANS, SCENARIO, RunFolder, check_free, json_bytes
+from hsfl.runs.writing import CHECKPOINTS, METRICS, PLANS, SCENARIO, RunFolder, check_free
 from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.template import scenario_text
 from hsfl.version import __version__
 
 #: The most rounds between two looks at the device, so that what is shown is never old.
 _ROUNDS_AT_ONCE = 50
-#: Test samples evaluated at once: enough to keep the device busy, and fewer where samples are large.
-_TEST_BATCH, _TEST_BYTES = {"cpu": 1000, "cuda": 2500}, 2**25
 
 
 def start(
@@ -58,10 +57,10 @@ def start(
     records = session.begin()
     contents = {
         SCENARIO: scenario_text(scenario.raw).encode(),
-        "environment.json": json_bytes({"run": run} | _environment(prepared, scenario, data_folder)),
+        "environment.json": _environment(prepared, scenario, data_folder, run).to_file(),
     }
     if prepared.labels is not None:
-        contents["labels.json"] = json_bytes(prepared.labels)
+        contents["labels.json"] = prepared.labels.to_file()
     stem = f"{scenario.name}-{prepared.task.strategy.name.lower()}"
     with closing(RunFolder.create(out, stem, contents)) as folder:
         return session.run(folder, records)
@@ -81,7 +80,7 @@ def resume(
         prepared = prepare(scenario, strategy, data_folder)
         check_strategy(path, prepared.task.strategy.name)
         session = _Session(scenario, prepared, callbacks, run_id(path))
-        records: Iterable[dict[str, Any]] = ()
+        records: Iterable[RoundRecord | PlanRecord] = ()
         if not session.load(folder):  # it never came to a checkpoint
             records = session.begin()
             folder.rewind(None)
@@ -107,7 +106,7 @@ class _Session:
         """Of the evaluations that are due every so many rounds."""
         self.losses, self.summed = [0.0] * self.backend.num_clients, 0
         """Per client, summed over so many rounds since the last such evaluation."""
-        self.waiting: dict[str, Any] | None = None
+        self.waiting: RoundRecord | None = None
         """The last round's record: it is written once it is known whether an evaluation belongs to it."""
         self.saved = 0
         """The round of the last checkpoint."""
@@ -117,12 +116,12 @@ class _Session:
         self.earlier_s, self.started = 0.0, time.perf_counter()
         """Seconds of earlier sessions, and when this one began."""
 
-    def begin(self) -> Iterator[dict[str, Any]]:
+    def begin(self) -> Iterator[RoundRecord | PlanRecord]:
         """Evaluate the initial model and make the first plan: what can be wrong shows before anything is written.
 
         The records of the plan and of the first round, which is not trained yet.
         """
-        self.waiting = {"round": 0, "time_s": 0.0, "bytes": self.algorithm.clock.bytes}
+        self.waiting = RoundRecord(round=0, time_s=0.0, bytes=self.algorithm.clock.bytes)
         self._evaluate()
         records = self.algorithm.advance(1)
         return chain([next(records)], records)
@@ -137,12 +136,12 @@ class _Session:
         if last is None:
             return False
         state, metrics = last
-        self.waiting, self.losses, self.summed = state["waiting"], state["losses"], state["summed"]
-        self.earlier_s, self.saved = state["wall_s"], self.algorithm.round
-        self.accuracies = [line["accuracy"] for line in metrics if "accuracy" in line]
+        self.waiting, self.losses, self.summed = state.waiting, list(state.losses), state.summed
+        self.earlier_s, self.saved = state.wall_s, self.algorithm.round
+        self.accuracies = [line.accuracy for line in metrics if line.accuracy is not None]
         return True
 
-    def run(self, folder: RunFolder, records: Iterable[dict[str, Any]]) -> Run:
+    def run(self, folder: RunFolder, records: Iterable[RoundRecord | PlanRecord]) -> Run:
         """Train until something ends it; `records` are those of rounds already under way."""
         self.folder, self.checkpoints = folder, self._checkpoints(folder)
         try:
@@ -164,7 +163,7 @@ class _Session:
             raise InterruptedRun(folder.path, self.algorithm.round)
         return Run.load(folder.path)
 
-    def _train(self, records: Iterable[dict[str, Any]]) -> str | None:
+    def _train(self, records: Iterable[RoundRecord | PlanRecord]) -> str | None:
         """Until something ends training: why, or None if it was interrupted."""
         stopping, execution, algorithm = self.stopping, self.execution, self.algorithm
         limit = float("inf") if stopping.time_limit is None else stopping.time_limit
@@ -195,52 +194,40 @@ class _Session:
             stop = int(min(*marks, round_ + _ROUNDS_AT_ONCE, round_limit(stopping)))
             records = algorithm.advance(stop - round_, limit, lambda: self.interrupted)
 
-    def _record(self, record: dict[str, Any]) -> None:
-        kind = record.pop("kind")
-        if kind == "plan":
+    def _record(self, record: RoundRecord | PlanRecord) -> None:
+        if isinstance(record, PlanRecord):
             self.folder.append(PLANS, record)
             self._tell("on_plan", record)
             return
         self._write_waiting()
-        self.losses = [total + new for total, new in zip(self.losses, record["losses"], strict=True)]
+        assert record.losses is not None
+        self.losses = [total + new for total, new in zip(self.losses, record.losses, strict=True)]
         self.summed += 1
-        keys = ("round", "time_s", "loss", "bytes", *(["drift"] if record["drift"] else []))
-        self.waiting = {key: record[key] for key in keys}
+        self.waiting = record.model_copy(update={"losses": None})
 
     def _evaluate(self) -> None:
         """Add an evaluation to the last round."""
         assert self.waiting is not None
         self._check_weights()
-        found = self.backend.evaluate(self.prepared.feed.test_batches(self._test_batch()))
+        found = self.backend.evaluate()
         if not isfinite(found["loss"]):
             raise DivergedError(
                 f"round {self.algorithm.round}: the test loss is {found['loss']}; lower training.learning_rate"
             )
-        self.waiting |= {"accuracy": found["accuracy"], "test_loss": found["loss"]}
+        update: dict[str, Any] = {"accuracy": found["accuracy"], "test_loss": found["loss"]}
         self.accuracies.append(found["accuracy"])
         if self.summed:
-            self.waiting["losses"] = (np.array(self.losses) / self.summed).tolist()
+            update["losses"] = (np.array(self.losses) / self.summed).tolist()
             self.losses, self.summed = [0.0] * len(self.losses), 0
-
-    def _test_batch(self) -> int:
-        sample = self.prepared.feed.test[0][0].numel() * 4  # as float32
-        return max(1, min(_TEST_BATCH[self.backend.device.type], _TEST_BYTES // max(1, sample)))
+        self.waiting = self.waiting.model_copy(update=update)
 
     def _check_weights(self) -> None:
         """DivergedError, rather than a checkpoint or an evaluation that is worth nothing."""
-        names = [f"{n}.{name}" for n, layer in enumerate(self.backend.layers) for name, _ in layer.named_parameters()]
-
-        def finite(state: dict[str, torch.Tensor]) -> bool:
-            return bool(torch.stack([state[name].isfinite().all() for name in names]).all())
-
-        if finite(self.backend.global_state()):
-            return
-        clients = range(self.backend.num_clients)
-        client = next((n for n in clients if not finite(self.backend.client_state(n))), 0)
-        raise DivergedError(
-            f"round {self.algorithm.round}: the weights of client {client + 1} are not finite; lower "
-            "training.learning_rate, or check the data of that client"
-        )
+        if (client := self.backend.not_finite()) is not None:
+            raise DivergedError(
+                f"round {self.algorithm.round}: the weights of client {client + 1} are not finite; lower "
+                "training.learning_rate, or check the data of that client"
+            )
 
     def _write_waiting(self) -> None:
         if self.waiting is not None:
@@ -251,15 +238,16 @@ class _Session:
     def _checkpoint(self) -> None:
         self._check_weights()
         self.folder.flush(sync=True)
-        state = self.algorithm.state() | {
-            "waiting": self.waiting,
-            "losses": self.losses,
-            "summed": self.summed,
-            "wall_s": self._wall_s(),
-            "files": self.folder.marks(),
-            "origin": self.origin,
-        }
-        self.checkpoints.write(self.algorithm.round, self.backend.save, state)
+        state = SessionRecord(
+            origin=self.origin,
+            algorithm=self.algorithm.state(),
+            waiting=self.waiting,
+            losses=self.losses,
+            summed=self.summed,
+            wall_s=self._wall_s(),
+            files=self.folder.marks(),
+        )
+        self.checkpoints.write(self.algorithm.round, self.backend.save, state.model_dump(mode="json"))
         self.saved = self.algorithm.round
 
     def _checkpoints(self, folder: RunFolder) -> Checkpoints:
@@ -278,18 +266,18 @@ class _Session:
                 "the run"
             ) from None
         evaluations = Run.load(folder).evaluations()
-        summary = {
-            "rounds": self.algorithm.round,
-            "time_s": clock.time_s,
-            "accuracy": evaluations[-1]["accuracy"],
-            "best_accuracy": max(line["accuracy"] for line in evaluations),
-            "test_loss": evaluations[-1]["test_loss"],
-            "bytes": clock.bytes,
-            "ended": why,
-            "wall_s": self._wall_s(),
-            "strategy": self.prepared.task.strategy.name,
-            "seed": self.backend.seed,
-        }
+        summary = Summary(
+            ended=why,
+            rounds=self.algorithm.round,
+            time_s=clock.time_s,
+            wall_s=self._wall_s(),
+            accuracy=evaluations[-1].accuracy,
+            best_accuracy=max(line.accuracy or 0.0 for line in evaluations),
+            test_loss=evaluations[-1].test_loss,
+            bytes=clock.bytes,
+            strategy=self.prepared.task.strategy.name,
+            seed=self.backend.seed,
+        )
         self.folder.write("summary.json", summary)
         self._tell("on_end", summary)
 
@@ -312,18 +300,19 @@ def _next(round_: int, every: int) -> int:
     return (round_ // every + 1) * every
 
 
-def _environment(prepared: Prepared, scenario: Scenario, data_folder: Path | None) -> dict[str, Any]:
+def _environment(prepared: Prepared, scenario: Scenario, data_folder: Path | None, run: str) -> Environment:
     device = prepared.device
-    return {
-        "hsfl": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "platform": platform.platform(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-        "command": sys.argv,
-        "strategy": prepared.task.strategy.name,
-        "scenario_folder": None if scenario.folder is None else str(scenario.folder.resolve()),
-        "data_folder": None if data_folder is None else str(data_folder.resolve()),
-    }
+    return Environment(
+        run=run,
+        hsfl=__version__,
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        numpy=np.__version__,
+        platform=platform.platform(),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        threads=torch.get_num_threads(),
+        command=sys.argv,
+        strategy=prepared.task.strategy.name,
+        scenario_folder=None if scenario.folder is None else str(scenario.folder.resolve()),
+        data_folder=None if data_folder is None else str(data_folder.resolve()),
+    )

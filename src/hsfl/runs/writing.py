@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
 from hsfl.errors import HsflError
 from hsfl.files import UNFINISHED, clear_unfinished, remedy, write_whole
+from hsfl.records import Position, Record, RoundRecord
 
 METRICS, PLANS, SCENARIO, CHECKPOINTS = "metrics.jsonl", "plans.jsonl", "scenario.toml", "checkpoints"
 _LOCK = ".lock"
@@ -22,8 +21,6 @@ _LOCK = ".lock"
 _BEGUN = {_LOCK, "environment.json", "labels.json"}
 #: What locking a file fails with where the file system has no locks.
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL}
-#: How much of a file there was at some moment: its length in bytes and their checksum.
-Mark = tuple[int, str]
 
 
 class RunFolder:
@@ -86,9 +83,9 @@ class RunFolder:
         clear_unfinished(self.path)
         clear_unfinished(self.path / CHECKPOINTS)
 
-    def write(self, name: str, value: Mapping[str, Any]) -> None:
+    def write(self, name: str, record: Record) -> None:
         """A JSON file, whole or not at all."""
-        write_whole(self.path / name, json_bytes(value), replace=True)
+        write_whole(self.path / name, record.to_file(), replace=True)
 
     def write_scenario(self, text: str) -> None:
         """The run's scenario, where it has changed."""
@@ -104,9 +101,9 @@ class RunFolder:
         except OSError as error:
             raise HsflError(f"{self.path / name}: cannot be removed ({error.strerror}); remove it yourself") from None
 
-    def append(self, name: str, value: Mapping[str, Any]) -> None:
+    def append(self, name: str, record: Record) -> None:
         """A line of a .jsonl file; `flush` writes it."""
-        self._logs[name].append(json.dumps(value))
+        self._logs[name].append(record.to_line())
 
     def flush(self, *, sync: bool = False) -> None:
         """Hand what was appended to the operating system; with `sync`, wait until it would survive a crash."""
@@ -119,23 +116,21 @@ class RunFolder:
                 f"--resume {self.path}"
             ) from None
 
-    def marks(self) -> dict[str, Mark]:
+    def marks(self) -> dict[str, Position]:
         """What has been appended to the .jsonl files up to now."""
         return {name: log.mark for name, log in self._logs.items()}
 
-    def differing(self, marks: Mapping[str, Mark]) -> str | None:
+    def differing(self, marks: Mapping[str, Position]) -> str | None:
         """A file that does not begin with what it held at its mark."""
         return next((name for name, mark in marks.items() if _kept(self.path / name, mark) is None), None)
 
-    def rewind(self, marks: Mapping[str, Mark] | None) -> list[dict[str, Any]]:
+    def rewind(self, marks: Mapping[str, Position] | None) -> list[RoundRecord]:
         """Forget what was appended after the marks (None: everything), to be done again: the metrics that remain.
 
         ValueError, and nothing is forgotten, where those are no metrics.
         """
         kept = {name: _kept(self.path / name, marks[name]) or b"" if marks else b"" for name in (METRICS, PLANS)}
-        metrics = [json.loads(line) for line in kept[METRICS].splitlines()]
-        if not all(isinstance(line, dict) for line in metrics):
-            raise ValueError(f"{METRICS} has a line that is no object")
+        metrics = [RoundRecord.model_validate_json(line) for line in kept[METRICS].splitlines()]
         try:
             self._logs = {name: _Log(self.path / name, data) for name, data in kept.items()}
         except OSError as error:
@@ -185,8 +180,8 @@ class _Log:
             raise
 
     @property
-    def mark(self) -> Mark:
-        return self.size, self.hash.hexdigest()
+    def mark(self) -> Position:
+        return Position(size=self.size, checksum=self.hash.hexdigest())
 
 
 def check_free(path: Path) -> None:
@@ -211,10 +206,6 @@ def check_free(path: Path) -> None:
         raise HsflError(f"{path}: cannot be written (no permission in {place}); choose another --out")
 
 
-def json_bytes(value: Mapping[str, Any]) -> bytes:
-    return (json.dumps(value, indent=1) + "\n").encode()
-
-
 def _numbered(stem: str) -> Path:
     """Make runs/STEM-N with the first N that is free; two runs that start together get two folders."""
     stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in stem)
@@ -230,14 +221,13 @@ def _numbered(stem: str) -> Path:
             number += 1
 
 
-def _kept(path: Path, mark: Mark) -> bytes | None:
+def _kept(path: Path, mark: Position) -> bytes | None:
     """What a file held at its mark; None if it does not any more."""
-    size, checksum = mark
     try:
         with path.open("rb") as file:
-            data = file.read(size)
+            data = file.read(mark.size)
     except OSError:
         return None
     if data and not data.endswith(b"\n"):  # marks are made between lines
         return None
-    return data if hashlib.sha256(data).hexdigest() == checksum else None
+    return data if hashlib.sha256(data).hexdigest() == mark.checksum else None

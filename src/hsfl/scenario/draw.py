@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from hsfl.errors import ScenarioError
-from hsfl.problem.plan import IntArray
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.system import System, Tier
+from hsfl.problem.topology import IntArray
 from hsfl.scenario.quantity import Quantity
 from hsfl.scenario.schema import MAX_ENTITIES, TierSection
 

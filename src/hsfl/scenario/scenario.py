@@ -188,6 +188,17 @@ class Scenario:
         entities = np.array(self.system.entities)
         return (entities[:, None] - 1) / max(1, self.system.num_clients - 1) * clients
 
+    @property
+    def caveat(self) -> str | None:
+        """What a plan for this scenario rests on that does not hold, in a sentence; None where all does."""
+        optimizer = self.spec.training.optimizer
+        if optimizer not in ("adam", "adamw"):
+            return None
+        return (
+            f"the convergence bound is one of SGD and takes {optimizer}'s learning rate for a step, so plans may "
+            "average far too rarely; compare with strategy fixed"
+        )
+
     def with_target(self, problem: Problem) -> Problem:
         """Fill in epsilon, as given or by the rounds that full synchronisation would need with these constants."""
         spec = self.spec.convergence

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from hsfl.problem.plan import edges
 from hsfl.problem.problem import Problem, cumulative
 from hsfl.problem.profile import FloatArray
+from hsfl.problem.topology import edges
 
 
 def paper_drift(problem: Problem) -> FloatArray:

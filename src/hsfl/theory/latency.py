@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hsfl.problem.plan import edges
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
+from hsfl.problem.topology import edges
 
 #: How many latencies `split_latency` holds in memory at once.
 _CHUNK = 1 << 22
@@ -40,9 +40,10 @@ def demands(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
     In the order of the rows of `System.slowness`, so that T_n(c) = demands(c) @ slowness[:, n].
     """
     cuts = np.asarray(cuts)
-    b, profile = problem.batch_size, problem.profile
+    b, tier = problem.batch_size, np.arange(problem.system.num_tiers - 1)
     work = np.diff(problem.work_flops[edges(cuts, problem.num_layers)], axis=-1)
-    return np.concatenate((work, b * profile.activation_bits[cuts - 1], b * profile.gradient_bits[cuts - 1]), axis=-1)
+    up, down = problem.uplink_bits[tier, cuts - 1], problem.downlink_bits[tier, cuts - 1]
+    return np.concatenate((work, b * up, b * down), axis=-1)
 
 
 def round_parts(problem: Problem, cuts: npt.ArrayLike, clients: Sequence[int] | None = None) -> RoundParts:
@@ -59,10 +60,11 @@ def latency_by_cut(problem: Problem, slowness: FloatArray) -> tuple[FloatArray, 
     T_n(c) = base_n + sum_m g_{m,n}(c_m), with base_n = W_L / f_{M,n} and
     g_{m,n}(l) = W_l (1/f_{m,n} - 1/f_{m+1,n}) + b psi_l / r^A_{m,n} + b chi_l / r^G_{m,n}.
     """
-    M, b, profile, work = problem.system.num_tiers, problem.batch_size, problem.profile, problem.work_flops
+    M, b, work = problem.system.num_tiers, problem.batch_size, problem.work_flops
     f, up, down = slowness[:M], slowness[M : 2 * M - 1], slowness[2 * M - 1 :]
-    activations = np.concatenate(([0.0], b * profile.activation_bits))
-    gradients = np.concatenate(([0.0], b * profile.gradient_bits))
+    none = np.zeros((M - 1, 1))
+    activations = np.concatenate((none, b * problem.uplink_bits), axis=1)[:, None]
+    gradients = np.concatenate((none, b * problem.downlink_bits), axis=1)[:, None]
     per_cut = (f[:-1] - f[1:])[:, :, None] * work + up[:, :, None] * activations + down[:, :, None] * gradients
     return work[-1] * f[-1], per_cut
 
@@ -87,8 +89,14 @@ def aggregation_latency(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
 
     The paper leaves the top tier out because it has one server there; here it counts like any other.
     """
-    sizes = np.diff(problem.averaged_bits[edges(cuts, problem.num_layers)], axis=-1)
-    return sizes * problem.system.fed_seconds_per_bit
+    return averaged_bits(problem, cuts) * problem.system.fed_seconds_per_bit
+
+
+def averaged_bits(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
+    """What one entity of each tier sends to the fed server, and gets back: (..., M)."""
+    at, tier = edges(cuts, problem.num_layers), np.arange(problem.system.num_tiers)
+    total: FloatArray = problem.averaged_bits[tier, at[..., 1:]] - problem.averaged_bits[tier, at[..., :-1]]
+    return total
 
 
 def client_memory(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:

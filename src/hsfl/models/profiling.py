@@ -1,8 +1,10 @@
-"""What the layers of a model cost: counted (FLOPs and bits, the same everywhere) or timed on this machine."""
+"""Profile a model: count what each layer costs (FLOPs and bits, the same everywhere) or time it on this machine."""
 
 from __future__ import annotations
 
 import copy
+import math
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,11 +16,11 @@ import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from hsfl.errors import ModelError
 from hsfl.models.chain import chain
+from hsfl.models.checks import check_model, times, whole_sizes
+from hsfl.models.flops import flop_counter, unfused
 from hsfl.models.trace import undisturbed
 from hsfl.problem.profile import OPTIMIZER_STATE_COPIES, LayerProfile
 
@@ -38,10 +40,9 @@ def profile(model: nn.Module, input_shape: tuple[int, ...], optimizer: str = "sg
         raise ModelError(f"unknown optimizer {optimizer!r}; known are {', '.join(OPTIMIZER_STATE_COPIES)}")
     copies = OPTIMIZER_STATE_COPIES[optimizer]
     rows = []
-    # Attention backends differ in how they are counted and in which one a version of torch picks.
-    with torch.random.fork_rng(devices=[]), sdpa_kernel(SDPBackend.MATH):
+    with torch.random.fork_rng(devices=[]), unfused():
         layers, example = _prepare(model, input_shape, _BATCH)
-        for layer, output, forward, backward in _passes(layers, example, lambda: FlopCounterMode(display=False)):
+        for layer, output, forward, backward in _passes(layers, example, flop_counter):
             state = {id(t): t for t in layer.state_dict(keep_vars=True).values() if t.is_floating_point()}
             rows.append(
                 (
@@ -90,11 +91,13 @@ def peak_flops(size: int = 2048, repeats: int = 5) -> float:
 
 def example_input(model: nn.Module, input_shape: tuple[int, ...], batch: int) -> torch.Tensor:
     """A batch that `model` can read: random numbers, or tokens where an embedding looks the input up."""
-    if any(size < 1 for size in input_shape):
-        raise ModelError(f"the shape of a sample has no sizes below 1, unlike {'x'.join(map(str, input_shape))}")
+    check_model(model)
+    shape = (batch, *whole_sizes(input_shape))
+    if min(shape) < 1:
+        raise ModelError(f"input_shape must have no size below 1, unlike {times(shape[1:])}")
     weight = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     with undisturbed(model):
-        numbers = torch.randn(batch, *input_shape).to(weight)
+        numbers = _random(shape).to(weight)
         try:
             model(numbers)
         except Exception as error:
@@ -104,8 +107,31 @@ def example_input(model: nn.Module, input_shape: tuple[int, ...], batch: int) ->
     return numbers
 
 
+def _random(shape: tuple[int, ...]) -> torch.Tensor:
+    """Random numbers of a shape; a shape too large for this machine's memory is refused."""
+    try:
+        # A system that lends more memory than it has would end the process, without a word, once the memory is used.
+        if torch.float32.itemsize * math.prod(shape) > _memory_bytes():
+            raise MemoryError
+        return torch.randn(shape)
+    except (MemoryError, OverflowError, RuntimeError, TypeError):  # torch has one error for each way to be too large
+        raise ModelError(
+            f"input_shape {times(shape[1:])} is too large: {shape[0]} samples do not fit into this machine's memory; "
+            "give the shape of one sample"
+        ) from None
+
+
+def _memory_bytes() -> float:
+    """The size of this machine's memory; infinity where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return math.inf
+
+
 def _prepare(model: nn.Module, input_shape: tuple[int, ...], batch: int) -> tuple[nn.Sequential, torch.Tensor]:
-    """The chain of a copy of `model`, on the CPU and in training mode, and a batch for it."""
+    """The chain of a copy of `model`, on the CPU and in training mode, and a batch that the chain can read."""
+    check_model(model)
     model = copy.deepcopy(model).cpu()
     example = example_input(model, input_shape, batch)
     return chain(model, example).train(), example
@@ -126,7 +152,7 @@ def _passes(
                 if output.requires_grad:
                     output.backward(gradient)
         except (RuntimeError, ValueError) as error:
-            shape = "x".join(map(str, value.shape))
+            shape = times(value.shape)
             reason = " ".join(str(error).split()).rstrip(".")
             raise ModelError(f"layer {name} cannot be trained on inputs of shape {shape}: {reason}") from None
         yield layer, output, forward, backward

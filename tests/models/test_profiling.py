@@ -108,11 +108,12 @@ def test_profile_leaves_the_model_and_the_random_state_alone() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 2)).eval()
     state = copy.deepcopy(model.state_dict())
     torch.manual_seed(3)
-    random = torch.get_rng_state()
+    random, kernels = torch.get_rng_state(), torch.backends.mkldnn.enabled
     profile(model, (4,))
     time_layers(model, (4,), batch_size=3, repeats=1)
     torch.testing.assert_close(model.state_dict(), state, rtol=0, atol=0)
     assert torch.equal(torch.get_rng_state(), random)
+    assert torch.backends.mkldnn.enabled == kernels
     assert not any(module.training for module in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())
 

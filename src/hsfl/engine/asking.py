@@ -1,0 +1,58 @@
+"""A strategy, asked: what it answers is checked, and what goes wrong in a user's own is one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hsfl.errors import HsflError, InfeasibleError, ScenarioError
+from hsfl.problem.plan import Plan, make_plan
+from hsfl.problem.problem import Problem
+from hsfl.problem.strategy import Strategy
+from hsfl.theory.latency import fits_memory
+
+
+def proposed(strategy: Strategy, problem: Problem, current: Plan | None, round_: int) -> Plan:
+    """What a strategy proposes, in order, if it is a plan that the machines can hold."""
+    name, system = strategy.name, problem.system
+    try:
+        found = strategy.propose(problem, current, round_)
+    except HsflError:
+        raise
+    except Exception as error:
+        raise _raised(strategy, "propose", error) from error
+    try:
+        plan = make_plan(
+            found.cuts,
+            found.intervals,
+            entities=system.entities,
+            num_layers=problem.num_layers,
+            allow_empty_tiers=True,
+        )
+    except (AttributeError, TypeError):
+        raise ScenarioError(f"strategy {name} proposed {found!r}; it must propose an hsfl.Plan") from None
+    except ScenarioError as error:
+        raise ScenarioError(f"strategy {name}: {error}") from None
+    if len(over := np.flatnonzero(~fits_memory(problem, plan.cuts))):
+        tier = system.tiers[int(over[0])].name
+        raise InfeasibleError(
+            f"strategy {name}: cuts {list(plan.cuts)} need more memory than tier {tier} has; choose other cuts"
+        )
+    return plan
+
+
+def averages(strategy: Strategy, plan: Plan, tier: int, rounds: int) -> bool:
+    """Whether a tier is averaged so many rounds after its interval changed: every I_m, or as the strategy says."""
+    own: Callable[[Plan, int, int], bool] | None = getattr(strategy, "averages", None)
+    if own is None:
+        return rounds % plan.intervals[tier] == 0
+    try:
+        return bool(own(plan, tier, rounds))
+    except Exception as error:
+        raise _raised(strategy, "averages", error) from error
+
+
+def _raised(strategy: Strategy, function: str, error: Exception) -> ScenarioError:
+    reason = " ".join(str(error).split()).rstrip(".") or "no message"
+    return ScenarioError(f"strategy {strategy.name}: {function} raised {type(error).__name__} ({reason}); correct it")

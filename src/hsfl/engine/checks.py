@@ -1,0 +1,70 @@
+"""What a backend is given, checked: a sentence now instead of a traceback in the first round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from hsfl.errors import HsflError, ModelError, ScenarioError
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def checked_dtype(dtype: torch.dtype | str) -> torch.dtype:
+    """float32 or float64, as torch has them or by name."""
+    found = _DTYPES.get(str(dtype).removeprefix("torch."))
+    if found is None:
+        raise ScenarioError(f"dtype {dtype!r}: it must be {' or '.join(_DTYPES)}; precision has bf16")
+    return found
+
+
+def checked_layers(layers: Iterable[nn.Module]) -> list[nn.Module]:
+    """Modules that can be copied, moved and trained one by one; ModelError names the first that cannot."""
+    if isinstance(layers, str | bytes) or not isinstance(layers, Iterable):
+        raise ModelError(f"layers is a {type(layers).__name__}; give the model as a list of torch modules")
+    found = list(layers)
+    if not found:
+        raise ModelError("layers is empty; give the model as a list of at least one torch module")
+    first_use: dict[int, str] = {}
+    for number, layer in enumerate(found, start=1):
+        if not isinstance(layer, nn.Module):
+            raise ModelError(f"layer {number} is a {type(layer).__name__}; give a torch module")
+        if isinstance(layer, torch.jit.ScriptModule):
+            raise ModelError(f"layer {number} is TorchScript, which cannot be copied apart; give the module it is of")
+        for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
+            if is_lazy(tensor):
+                raise ModelError(
+                    f"layer {number}: the shape of {name} is not known yet; run the model on a batch first"
+                )
+            if tensor.is_meta:
+                raise ModelError(f"layer {number}: {name} is on the meta device and has no values; build it on the CPU")
+            if (before := first_use.setdefault(id(tensor), f"layer {number}")) != f"layer {number}":
+                raise ModelError(
+                    f"layer {number}: {name} is also in {before}, and two tiers cannot hold one tensor; give each "
+                    "layer its own"
+                )
+    return found
+
+
+def checked_batch(inputs: torch.Tensor, targets: torch.Tensor, clients: int) -> None:
+    """HsflError unless there is a mini-batch for every client."""
+    for name, value in (("inputs", inputs), ("targets", targets)):
+        if not isinstance(value, torch.Tensor):
+            raise HsflError(f"{name} is a {type(value).__name__}; give a torch tensor with a mini-batch per client")
+        if value.dim() < 2 or len(value) != clients or not value.shape[1]:
+            raise HsflError(
+                f"{name} has the shape {_shape(value.shape)}; give a mini-batch of at least one sample for each of the "
+                f"{clients} clients: ({clients}, samples, ...)"
+            )
+    if inputs.shape[:2] != targets.shape[:2]:
+        raise HsflError(
+            f"inputs has the shape {_shape(inputs.shape)} and targets {_shape(targets.shape)}; give one target for "
+            "each sample"
+        )
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return f"({', '.join(map(str, shape))})"

@@ -1,0 +1,209 @@
+"""One machine: the layers it holds, what it does with what it is sent, and its part in an average.
+
+An entity processes the mini-batches of its clients one by one, as they arrive, and steps once with the mean of their
+gradients. It knows nothing of the machines around it: what it returns is what it would send.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+
+from hsfl.engine.averaging import AveragingRule, Held, Tensors
+from hsfl.engine.losses import Loss
+from hsfl.engine.optimizer import TORCH_SLOTS, Optimizer
+from hsfl.engine.per_client import own_chance, seed_dropout
+from hsfl.engine.precision import casts
+from hsfl.engine.running import run_layer, scalar_loss
+
+State = OrderedDict[str, torch.Tensor]
+
+
+class LayerCopy:
+    """A layer as one entity holds it: the module, its optimiser, and what the averaging rule keeps beside it."""
+
+    def __init__(self, number: int, template: nn.Module, optimizer: Optimizer, rule: AveragingRule, steps: int) -> None:
+        """A copy of `template`, after so many `steps` of training."""
+        self.number, self.rule, self.steps = number, optimizer, steps
+        self.module = copy.deepcopy(template)
+        parameters = list(self.module.parameters())
+        self.optimizer = optimizer.for_torch(parameters) if parameters else None
+        self.own = {slot: [torch.zeros_like(p) for p in parameters] for slot in rule.slots}
+
+    def state(self) -> State:
+        """Parameters and buffers by "LAYER.NAME"."""
+        return OrderedDict((f"{self.number}.{k}", value) for k, value in self.module.state_dict().items())
+
+    def slots(self) -> dict[str, Tensors]:
+        """What lies beside each parameter, by name; zeros stand for what the first step has yet to make."""
+        found: dict[str, Tensors] = {}
+        for slot in self.rule.slots:
+            assert self.optimizer is not None or not list(self.module.parameters())
+            found[slot] = [self._slot(slot, parameter) for parameter in self.module.parameters()]
+        return found | self.own
+
+    def named_slots(self) -> State:
+        """The slots by "SLOT.LAYER.NAME"."""
+        names = [name for name, _ in self.module.named_parameters()]
+        return OrderedDict(
+            (f"{slot}.{self.number}.{name}", tensor)
+            for slot, tensors in self.slots().items()
+            for name, tensor in zip(names, tensors, strict=True)
+        )
+
+    def _slot(self, slot: str, parameter: nn.Parameter) -> torch.Tensor:
+        assert self.optimizer is not None
+        state = self.optimizer.state[parameter]
+        if state.get(TORCH_SLOTS[slot]) is None:
+            state[TORCH_SLOTS[slot]] = torch.zeros_like(parameter)
+            if self.rule.name != "sgd":
+                state["step"] = torch.tensor(float(self.steps))
+        found: torch.Tensor = state[TORCH_SLOTS[slot]]
+        return found
+
+    def resume(self, steps: int) -> None:
+        """Go on after so many steps."""
+        self.steps = steps
+        for state in self.optimizer.state.values() if self.optimizer is not None else ():
+            if "step" in state:
+                state["step"].fill_(steps)
+
+
+class Entity:
+    """A machine of a tier, with the clients it serves; the lowest tier's passes no gradients on."""
+
+    def __init__(
+        self,
+        clients: Sequence[int],
+        layers: Sequence[LayerCopy],
+        averaging: AveragingRule,
+        *,
+        lowest: bool,
+        seed: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        precision: str,
+    ) -> None:
+        self.clients, self.layers, self.averaging = tuple(clients), list(layers), averaging
+        self.lowest, self.seed = lowest, seed
+        self.device, self.dtype, self.precision = device, dtype, precision
+        self._passes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._gradients: dict[int, Tensors] = {}
+        self._buffers: dict[int, Tensors] = {}
+
+    def forward(self, client: int, received: torch.Tensor, round_: int) -> torch.Tensor:
+        """What the entity sends up for a client's mini-batch, which it received; rounds count from 0.
+
+        Every client starts from the buffers as they were before the round.
+        """
+        received = received.detach()
+        received.requires_grad_(not self.lowest and received.is_floating_point())
+        owners = self._buffer_owners()
+        before = self._all_buffers()
+        for (owner, name), buffer in zip(owners, before, strict=True):
+            owner._buffers[name] = buffer.clone()  # not in place: the backward pass may need what was there
+        activations = received
+        with casts(self.device, self.precision), own_chance(self.seed, round_, client, self.device):
+            for layer in self.layers:
+                seed_dropout(layer.module.modules(), [client], self.seed, round_)
+                activations = run_layer(layer.number, layer.module, activations)
+        self._buffers[client] = self._all_buffers()
+        for (owner, name), buffer in zip(owners, before, strict=True):
+            owner._buffers[name] = buffer
+        self._passes[client] = received, activations
+        return activations.detach()
+
+    def loss(self, client: int, targets: torch.Tensor, loss: Loss) -> tuple[torch.Tensor, torch.Tensor]:
+        """At the top: the loss of what was computed for a client, and its gradient."""
+        outputs = self._passes[client][1].detach().to(self.dtype).requires_grad_()
+        found = scalar_loss(loss(outputs, targets))
+        (gradient,) = torch.autograd.grad(found, outputs)
+        return found.detach(), gradient
+
+    def backward(self, client: int, gradient: torch.Tensor) -> torch.Tensor | None:
+        """Keep the gradients of the layers for the step; the gradient of what was received, to be sent down."""
+        received, sent = self._passes.pop(client)
+        weights = self._trained()
+        if sent is received:  # no layer is here
+            self._gradients[client] = []
+            return None if self.lowest else gradient
+        if not sent.requires_grad:  # nothing to train, here or below
+            self._gradients[client] = [torch.zeros_like(w) for w in weights]
+            return None if self.lowest else torch.zeros_like(received)
+        wanted = received.requires_grad
+        leaves = [*weights, received] if wanted else weights
+        found = list(torch.autograd.grad(sent, leaves, gradient.to(sent.dtype), allow_unused=True))
+        filled = [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
+        passed = filled.pop() if wanted else None
+        self._gradients[client] = filled
+        return passed
+
+    def step(self) -> None:
+        """After all clients: one step with the mean gradient; float buffers become their mean over the clients."""
+        per_client = [self._gradients[n] for n in self.clients]
+        mean = [torch.stack(same).mean(0) for same in zip(*per_client, strict=True)]
+        slots = self._trained_slots()
+        for parameter, gradient in zip(self._trained(), self.averaging.corrected(mean, slots), strict=True):
+            parameter.grad = gradient
+        for layer in self.layers:
+            if layer.optimizer is not None:
+                layer.optimizer.step()
+                layer.optimizer.zero_grad()
+            layer.steps += 1
+        with torch.no_grad():
+            after = zip(*(self._buffers[n] for n in self.clients), strict=True)
+            for buffer, same in zip(self._all_buffers(), after, strict=True):
+                buffer.copy_(torch.stack(same).mean(0) if buffer.is_floating_point() else same[0])
+        self._gradients, self._buffers = {}, {}
+
+    def contribute(self) -> Tensors:
+        """What the entity sends to the fed server."""
+        return [tensor.detach().clone() for tensor in self.averaging.contribute(self._held())]
+
+    @torch.no_grad()
+    def adopt(self, average: Sequence[torch.Tensor], rounds: int) -> None:
+        """Take over the fed server's average, so many rounds after the one before."""
+        self.averaging.adopt(self._held(), average, rounds)
+
+    def state(self) -> tuple[State, State]:
+        """Everything it holds: parameters and buffers by "LAYER.NAME", and slots by "SLOT.LAYER.NAME"."""
+        state, slots = State(), State()
+        for layer in self.layers:
+            state |= layer.state()
+            slots |= layer.named_slots()
+        return state, slots
+
+    def _held(self) -> Held:
+        names: Mapping[str, None] = dict.fromkeys(slot for layer in self.layers for slot in layer.slots())
+        slots = {name: [t for layer in self.layers for t in layer.slots()[name]] for name in names}
+        weights = [p.detach() for layer in self.layers for p in layer.module.parameters()]
+        return Held(weights, [b for b in self._all_buffers() if b.is_floating_point()], slots)
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [p for layer in self.layers for p in layer.module.parameters() if p.requires_grad]
+
+    def _trained_slots(self) -> dict[str, Tensors]:
+        """The rule's own slots beside the trained parameters."""
+        parameters = [p for layer in self.layers for p in layer.module.parameters()]
+        found = {}
+        for slot in self.averaging.slots:
+            tensors = [t for layer in self.layers for t in layer.own[slot]]
+            found[slot] = [t for t, p in zip(tensors, parameters, strict=True) if p.requires_grad]
+        return found
+
+    def _all_buffers(self) -> Tensors:
+        return [owner._buffers[name] for owner, name in self._buffer_owners()]  # type: ignore[misc]
+
+    def _buffer_owners(self) -> list[tuple[nn.Module, str]]:
+        """The module that each buffer belongs to, and its name there."""
+        return [
+            (module, name)
+            for layer in self.layers
+            for module in layer.module.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]

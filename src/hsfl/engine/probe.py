@@ -1,0 +1,177 @@
+"""The convergence constants, measured on the model being trained.
+
+A probe takes a few mini-batches of every client at the virtual average w of the model and gives
+
+    G_l^2         = max_n of the mean squared norm of layer l's mini-batch gradient
+    sigma_l^2     = max_n of the mean squared distance of those to client n's mean gradient
+    zeta_{m,l}^2  = sum_j N_m^j/N |g_l^j - g_l|^2 over the entities j of tier m, less the sampling noise in it
+    beta          = max_n |grad f_n(w) - grad f_n(w')| / |w - w'| on the same mini-batches, w' one step further
+    theta0        = the mean loss, f* taken as 0
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from hsfl.engine.losses import Loss
+from hsfl.engine.per_client import seed_dropout
+from hsfl.engine.precision import arithmetic, casts
+from hsfl.engine.running import run_layer
+from hsfl.problem.profile import FloatArray
+from hsfl.problem.topology import Topology
+
+Samples = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+#: Mini-batches of every client that the smoothness is measured on: it takes two more gradients of each.
+_SMOOTHNESS_BATCHES = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """What one probe found; the dissimilarity may be negative, where noise was larger than what it hid."""
+
+    smoothness: float
+    initial_gap: float
+    gradient_variance: FloatArray
+    gradient_second_moment: FloatArray
+    gradient_dissimilarity: FloatArray
+
+
+def measure(model: VirtualModel, topology: Topology, indices: torch.Tensor, step: float) -> Measurement:
+    """Measure on the samples `indices` (N, batches, b); `step` is the effective gamma.
+
+    Trains nothing. Clients are taken one after the other, so the memory needed does not grow with their number.
+    """
+    N, B = indices.shape[:2]
+    tiers = [
+        _Spread(model, hosts.tolist(), share.tolist())
+        for hosts, share in zip(topology.hosts, topology.shares, strict=True)
+    ]
+    total = model.zeros()
+    moments, variances, losses = [], [], []
+    for n in topology.order:
+        mean, norms = model.zeros(), torch.zeros(model.num_layers, dtype=torch.float64, device=model.device)
+        for k in range(B):
+            loss, gradient = model.gradient(n, indices[n, k], key=k)
+            losses.append(loss)
+            norms += model.squares(gradient) / B
+            torch._foreach_add_(mean, gradient, alpha=1 / B)
+        moments.append(norms)
+        variances.append((norms - model.squares(mean)) * B / (B - 1))
+        torch._foreach_add_(total, mean, alpha=1 / N)
+        for tier in tiers:
+            tier.add(n, mean)
+    overall, noise = model.squares(total), torch.stack(variances).mean(0) / (N * B)
+    apart = [tier.mean_square() - overall - (tier.entities - 1) * noise for tier in tiers]
+    return Measurement(
+        smoothness=_smoothness(model, indices, topology.order, total, step),
+        initial_gap=float(torch.stack(losses).mean()),
+        gradient_variance=torch.stack(variances).amax(0).clamp_min(0).cpu().numpy(),
+        gradient_second_moment=torch.stack(moments).amax(0).cpu().numpy(),
+        gradient_dissimilarity=torch.stack(apart).cpu().numpy(),
+    )
+
+
+class VirtualModel:
+    """The virtual average as one model, and its gradients by layer."""
+
+    def __init__(
+        self,
+        layers: Sequence[nn.Module],
+        state: Mapping[str, torch.Tensor],
+        samples: Samples,
+        loss: Loss,
+        seed: int,
+        device: torch.device,
+        precision: str,
+    ) -> None:
+        """Copies of `layers` with the weights of `state`; `samples` gives inputs and targets, `seed` is dropout's."""
+        self.samples, self.loss, self.seed, self.device, self.precision = samples, loss, seed, device, precision
+        self.layers = nn.ModuleList(copy.deepcopy(list(layers))).train()
+        self.layers.load_state_dict(state)
+        self.num_layers = len(self.layers)
+        self.modules = list(self.layers.modules())
+        self.parameters: list[torch.Tensor] = [p for p in self.layers.parameters() if p.requires_grad]
+        number = [i for i, layer in enumerate(self.layers) for p in layer.parameters() if p.requires_grad]
+        self.layer_of = torch.tensor(number, device=device, dtype=torch.int64)
+
+    def copy(self) -> VirtualModel:
+        """The same model with weights of its own."""
+        state = self.layers.state_dict()
+        return VirtualModel(list(self.layers), state, self.samples, self.loss, self.seed, self.device, self.precision)
+
+    def gradient(self, client: int, indices: torch.Tensor, key: int = 0) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Loss and gradient on some samples of a client; dropout is that of `key`."""
+        inputs, targets = self.samples(indices)
+        seed_dropout(self.modules, [client], self.seed, key)
+        with arithmetic(self.device, self.precision):
+            with casts(self.device, self.precision):
+                x = inputs
+                for number, layer in enumerate(self.layers):
+                    x = run_layer(number, layer, x)
+            loss = self.loss(x.to(self._dtype), targets)
+            found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        gradient = [torch.zeros_like(p) if g is None else g for g, p in zip(found, self.parameters, strict=True)]
+        return loss.detach(), gradient
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self.parameters[0].dtype
+
+    def zeros(self) -> list[torch.Tensor]:
+        return [torch.zeros_like(p) for p in self.parameters]
+
+    def squares(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        """(L,): the squared norm by layer, in float64."""
+        norms = torch.stack(torch._foreach_norm(tensors)).double().square()
+        return torch.zeros(self.num_layers, dtype=torch.float64, device=norms.device).index_add_(
+            0, self.layer_of, norms
+        )
+
+
+class _Spread:
+    """The entities of a tier: sum_j N_m^j/N |g^j|^2, one entity at a time; its clients must come one after another."""
+
+    def __init__(self, model: VirtualModel, hosts: Sequence[int], share: Sequence[float]) -> None:
+        self.model, self.hosts, self.share, self.entities = model, hosts, share, len(share)
+        self.current = -1
+        self.sum = model.zeros()
+        self.squares = torch.zeros(model.num_layers, dtype=torch.float64, device=model.layer_of.device)
+
+    def add(self, client: int, mean: list[torch.Tensor]) -> None:
+        if self.hosts[client] != self.current:
+            self._close()
+            self.current = self.hosts[client]
+        torch._foreach_add_(self.sum, mean, alpha=1 / (self.share[self.current] * len(self.hosts)))
+
+    def mean_square(self) -> torch.Tensor:
+        self._close()
+        return self.squares
+
+    def _close(self) -> None:
+        if self.current >= 0:
+            self.squares += self.share[self.current] * self.model.squares(self.sum)
+            torch._foreach_zero_(self.sum)
+
+
+def _smoothness(
+    model: VirtualModel, indices: torch.Tensor, order: Sequence[int], gradient: list[torch.Tensor], step: float
+) -> float:
+    """beta between the weights and one step along the mean gradient; 0 where that gradient is."""
+    length = step * torch.stack(torch._foreach_norm(gradient)).double().norm()
+    if not float(length) > 0:
+        return 0.0
+    there = model.copy()
+    with torch.no_grad():
+        torch._foreach_add_(there.parameters, gradient, alpha=-step)
+    largest = torch.zeros((), dtype=torch.float64, device=model.layer_of.device)
+    for n in order:
+        chosen = indices[n, :_SMOOTHNESS_BATCHES].flatten()
+        here = model.gradient(n, chosen)[1]
+        torch._foreach_sub_(here, there.gradient(n, chosen)[1])
+        largest = torch.maximum(largest, torch.stack(torch._foreach_norm(here)).double().norm())
+    return float(largest / length)

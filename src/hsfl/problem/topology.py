@@ -1,0 +1,126 @@
+"""Who is where: the tree of machines above every client, and the layers that cuts give each tier.
+
+Tiers, entities, clients and layers count from 0; cuts count layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from hsfl.errors import ScenarioError
+
+IntArray = npt.NDArray[np.int64]
+Clients = tuple[int, ...]
+
+
+def edges(cuts: npt.ArrayLike, num_layers: int) -> IntArray:
+    """c_0 = 0, the cuts, c_M = L of one or many cut vectors: (..., M+1)."""
+    cuts = np.asarray(cuts, dtype=np.int64)
+    ends = np.full((*cuts.shape[:-1], 1), num_layers)
+    return np.concatenate((0 * ends, cuts, ends), axis=-1)
+
+
+def tier_layers(cuts: Sequence[int], num_layers: int) -> list[range]:
+    """The layers that each tier holds."""
+    return [range(first, last) for first, last in pairwise((0, *cuts, num_layers))]
+
+
+def tier_of(cuts: Sequence[int], layer: int) -> int:
+    """The tier that holds a layer."""
+    return sum(cut <= layer for cut in cuts)
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """A tree of tiers from the devices up: `hosts[m][n]` is the entity of tier m that serves client n."""
+
+    hosts: tuple[IntArray, ...]
+
+    @classmethod
+    def from_parents(cls, clients: int, parents: Sequence[IntArray]) -> Topology:
+        """One device per client, and the entity above each entity, tier by tier."""
+        hosts = [np.arange(clients)]
+        for above in parents:
+            hosts.append(above[hosts[-1]])
+        return cls(tuple(hosts))
+
+    @classmethod
+    def from_hosts(cls, hosts: Sequence[Sequence[int]]) -> Topology:
+        """A tree as a user writes it; ScenarioError says what keeps it from being one."""
+        try:
+            rows = [np.array(row, dtype=np.int64) for row in hosts]
+        except (TypeError, ValueError, OverflowError):
+            raise ScenarioError(f"hosts {str(hosts)[:60]}: give a list of whole numbers for each tier") from None
+        if len(rows) < 2 or len({row.shape for row in rows}) != 1 or rows[0].ndim != 1 or not rows[0].size:
+            raise ScenarioError("hosts: give at least two tiers, each with the entity of every client")
+        for m, row in enumerate(rows):
+            if not np.array_equal(np.unique(row), np.arange(row.max() + 1)):
+                raise ScenarioError(f"hosts: tier {m} leaves an entity without clients; number its entities from 0 on")
+        for m, (below, above) in enumerate(pairwise(rows)):
+            pairs = np.unique(np.stack((below, above)), axis=1)
+            if pairs.shape[1] > below.max() + 1:
+                raise ScenarioError(
+                    f"hosts: an entity of tier {m} has several entities above it in tier {m + 1}; give it one"
+                )
+        return cls(tuple(rows))
+
+    @property
+    def num_tiers(self) -> int:
+        return len(self.hosts)
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.hosts[0])
+
+    @cached_property
+    def entities(self) -> tuple[int, ...]:
+        """J_m."""
+        return tuple(len(counts) for counts in self.clients_per_entity)
+
+    @cached_property
+    def averaged(self) -> npt.NDArray[np.bool_]:
+        """Which tiers have several entities, and so drift apart and are averaged by the fed server."""
+        return np.array(self.entities) > 1
+
+    @cached_property
+    def clients_per_entity(self) -> tuple[IntArray, ...]:
+        """N_m^j."""
+        return tuple(np.bincount(row) for row in self.hosts)
+
+    @cached_property
+    def shares(self) -> tuple[npt.NDArray[np.float64], ...]:
+        """N_m^j / N: the weight of each entity in its tier's average."""
+        return tuple(counts / self.num_clients for counts in self.clients_per_entity)
+
+    @cached_property
+    def clients(self) -> tuple[tuple[Clients, ...], ...]:
+        """For every tier and entity the clients it hosts, those of the same entity below next to each other."""
+        found: list[tuple[Clients, ...]] = []
+        for row in self.hosts:
+            below = found[-1] if found else tuple((n,) for n in range(self.num_clients))
+            groups: list[list[int]] = [[] for _ in range(int(row.max()) + 1)]
+            for group in below:
+                groups[row[group[0]]] += group
+            found.append(tuple(map(tuple, groups)))
+        return tuple(found)
+
+    @cached_property
+    def order(self) -> Clients:
+        """All clients, those of every entity of every tier next to each other."""
+        return tuple(n for group in self.clients[-1] for n in group)
+
+    def each_entity(self) -> Iterator[tuple[int, int]]:
+        """Every entity as (tier, number), from the devices up."""
+        return ((tier, entity) for tier, count in enumerate(self.entities) for entity in range(count))
+
+    def part(self, new: int, old: int) -> npt.NDArray[np.float64]:
+        """(J_new, J_old): what part of the clients of each entity of one tier each entity of another serves."""
+        pairs = np.zeros((self.entities[new], self.entities[old]))
+        np.add.at(pairs, (self.hosts[new], self.hosts[old]), 1.0)
+        return np.asarray(pairs / pairs.sum(axis=1, keepdims=True))

@@ -1,0 +1,207 @@
+"""What a run writes about itself, line by line and file by file: one type for each, checked wherever it is read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class Record(BaseModel):
+    """A JSON object with known fields; what else it holds is left alone."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", ser_json_inf_nan="constants")
+
+    def to_line(self) -> str:
+        """JSON in one line, without the fields that have nothing to say."""
+        return self.model_dump_json(exclude_defaults=True)
+
+    def to_file(self) -> bytes:
+        """JSON as a file of its own, every field in it."""
+        return (self.model_dump_json(indent=1) + "\n").encode()
+
+
+class DriftRecord(Record):
+    """How far the entities of a tier were apart just before an average, and how far each model says."""
+
+    rounds: Count
+    """Since the average before."""
+    measured: float
+    refined: float | None = None
+    paper: float | None = None
+
+
+class RoundRecord(Record):
+    """A line of metrics.jsonl: what a round did, and what was known after it. Round 0 is the start."""
+
+    round: Count
+    time_s: float
+    """Simulated seconds since the start."""
+    bytes: dict[str, Count] = {}
+    """Sent since the start, by TIER.LINK."""
+    loss: float | None = None
+    """The mean over the clients."""
+    losses: list[float] | None = None
+    """Of every client; in metrics.jsonl the means since the last evaluation, beside an evaluation."""
+    averaged: list[str] = []
+    """The tiers that were averaged after the round."""
+    drift: dict[str, DriftRecord] = {}
+    """By tier that was averaged."""
+    accuracy: float | None = None
+    """On the test data, where the round was evaluated."""
+    test_loss: float | None = None
+
+
+class ConstantsRecord(Record):
+    """The constants of the bound as a plan was made with; None is not known."""
+
+    smoothness: float | None
+    initial_gap: float | None
+    target: float | None
+    gradient_variance: list[float]
+    gradient_second_moment: list[float] | None
+    gradient_dissimilarity: list[list[float]] | None
+    drift: str
+    drift_correction: list[float] | None = None
+
+
+class PlanRecord(Record):
+    """A line of plans.jsonl: the cuts and intervals from a round on, and what they were chosen with."""
+
+    round: Count
+    """The last one before the plan."""
+    time_s: float | None = None
+    strategy: str | None = None
+    cuts: list[Count]
+    intervals: list[Count]
+    layers: Count
+    rounds_predicted: Count | None = None
+    """By the bound, to the target."""
+    constants: ConstantsRecord | None = None
+    kept: str | None = None
+    """Why the plan before was kept, where the strategy found none."""
+
+
+class Summary(Record):
+    """summary.json: how a run ended."""
+
+    ended: str
+    """"rounds", "time", "accuracy", "converged", or "diverged"."""
+    why: str | None = None
+    """What diverged."""
+    rounds: Count = 0
+    time_s: float = 0.0
+    wall_s: float | None = None
+    """Seconds that training took here."""
+    accuracy: float | None = None
+    best_accuracy: float | None = None
+    test_loss: float | None = None
+    bytes: dict[str, Count] = {}
+    strategy: str | None = None
+    seed: int | None = None
+
+
+class Labels(Record):
+    """labels.json: how many samples of each label every client holds."""
+
+    labels: list[str]
+    counts: list[list[Count]]
+
+    @model_validator(mode="after")
+    def _every_client_counts_every_label(self) -> Self:
+        wrong = next((k for k, row in enumerate(self.counts, 1) if len(row) != len(self.labels)), None)
+        if wrong is not None:
+            found = len(self.counts[wrong - 1])
+            raise ValueError(f"counts[{wrong}] has {found} numbers for {len(self.labels)} labels")
+        return self
+
+
+class Environment(Record):
+    """environment.json: what a run was started with, and where."""
+
+    model_config = ConfigDict(extra="allow")
+
+    run: str | None = None
+    """A name that no other run has."""
+    hsfl: str | None = None
+    python: str | None = None
+    torch: str | None = None
+    numpy: str | None = None
+    platform: str | None = None
+    device: str | None = None
+    threads: int | None = None
+    command: list[str] | None = None
+    strategy: str | None = None
+    scenario_folder: str | None = None
+    data_folder: str | None = None
+
+
+class ScheduleRecord(Record):
+    """Where a run stands: in a checkpoint, the state of `engine.schedule.Schedule`."""
+
+    round: Count
+    cuts: list[Count] | None
+    intervals: list[Count] | None
+    plan_round: Count
+    interval_since: list[Count]
+    averaged_at: list[Count]
+    moved_at: Count
+
+
+class EstimateRecord(Record):
+    """In a checkpoint, the constants as measured so far: the state of `engine.estimate.Estimate`."""
+
+    smoothness: float
+    initial_gap: float
+    gradient_variance: list[float]
+    gradient_second_moment: list[float]
+    gradient_dissimilarity: list[list[float]]
+    correction: list[float]
+    probes: Count
+
+
+class AlgorithmRecord(Record):
+    """In a checkpoint, the state of `engine.algorithm.Algorithm` but for the backend's tensors."""
+
+    schedule: ScheduleRecord
+    time_s: float
+    bits: dict[str, Count]
+    estimate: EstimateRecord
+    constants: ConstantsRecord
+
+
+class Position(Record):
+    """How much of a file there was at some moment: its length in bytes and their checksum."""
+
+    size: Count
+    checksum: str
+
+
+class OriginRecord(Record):
+    """In a checkpoint, what it comes from: the run, the code, and all that the results depend on."""
+
+    run: str
+    """The name in environment.json."""
+    hsfl: str
+    """The version that wrote the checkpoint."""
+    fields: dict[str, Any]
+    """What the scenario says, by paths, but for what may change when the run goes on."""
+    files: dict[str, str]
+    """The checksums of the data files that the scenario names."""
+
+
+class SessionRecord(Record):
+    """A checkpoint's state: all that training goes on from but for the backend's tensors."""
+
+    origin: OriginRecord
+    algorithm: AlgorithmRecord
+    waiting: RoundRecord | None
+    """The last round, where it is not written yet."""
+    losses: list[float]
+    """Per client, summed over `summed` rounds since the last evaluation."""
+    summed: Count
+    wall_s: float
+    files: dict[str, Position]
+    """How much was in the .jsonl files."""
