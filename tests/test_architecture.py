@@ -67,7 +67,8 @@ ALLOWED = {
 #: Third-party packages and the only parts that may import them.
 CONFINED = {
     "torch": {"models", "data", "engine", "runs", "experiments"},
-    "safetensors": {"engine", "runs"},
+    "safetensors": {"engine"},
+    "filelock": {"runs"},
     "pooch": {"data"},
     "tomlkit": {"runs"},
     "matplotlib": {"report"},

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from hsfl.errors import HsflError
 
-#: How unfinished files begin; a killed process leaves them behind.
+#: How the names of unfinished files and folders begin; a killed process leaves them behind.
 UNFINISHED = ".hsfl-"
 #: The largest files that are read, in bytes: far more than anybody writes by hand, and less than fills a memory.
 MAX_TOML, MAX_CSV = 64 * 2**20, 256 * 2**20
@@ -59,9 +61,37 @@ def write_whole(path: Path, data: bytes, *, replace: bool) -> None:
         raise HsflError(f"{path}: cannot be written ({reason}); {remedy(error)}") from None
 
 
-def remedy(error: BaseException) -> str:
-    """What helps against a failed write."""
-    return "make room" if getattr(error, "errno", None) in _FULL else "choose another place"
+@contextmanager
+def unfinished(path: Path) -> Iterator[Path]:
+    """A place to write a file to, which gets its name once it is whole; OSError if that fails, and nothing is left.
+
+    The place is in a folder of its own: some writers put temporary files with names of their own beside it, and
+    `clear_unfinished` must find those too.
+    """
+    folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=UNFINISHED))
+    try:
+        place = folder / path.name
+        yield place
+        share(place)
+        sync(place)
+        os.replace(place, path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def clear_unfinished(folder: Path) -> None:
+    """Remove what a process that was killed while it wrote to a folder left there."""
+    for path in folder.glob(f"{UNFINISHED}*"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                path.unlink()
+
+
+def remedy(error: BaseException, otherwise: str = "choose another place") -> str:
+    """What helps against a failed write: more room, where that is what it lacked."""
+    return "make room" if getattr(error, "errno", None) in _FULL else otherwise
 
 
 def sync(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -123,6 +123,8 @@ class Environment(Record):
 
     model_config = ConfigDict(extra="allow")
 
+    run: str | None = None
+    """A name that no other run has."""
     hsfl: str | None = None
     python: str | None = None
     torch: str | None = None
@@ -177,9 +179,23 @@ class Position(Record):
     checksum: str
 
 
+class OriginRecord(Record):
+    """In a checkpoint, what it comes from: the run, the code, and all that the results depend on."""
+
+    run: str
+    """The name in environment.json."""
+    hsfl: str
+    """The version that wrote the checkpoint."""
+    fields: dict[str, Any]
+    """What the scenario says, by paths, but for what may change when the run goes on."""
+    files: dict[str, str]
+    """The checksums of the data files that the scenario names."""
+
+
 class SessionRecord(Record):
     """A checkpoint's state: all that training goes on from but for the backend's tensors."""
 
+    origin: OriginRecord
     algorithm: AlgorithmRecord
     waiting: RoundRecord | None
     """The last round, where it is not written yet."""

@@ -189,6 +189,29 @@ def test_a_missing_package_is_named_with_its_extra(call, package):
     assert "MissingExtraError: Training needs" in ended.stderr and "pip install 'hsfl[torch]'" in ended.stderr
 
 
+#: No folders at all, or none that every part of a run could use.
+NO_PATHS = {
+    "too long a name": ("x" * 5000, "File name too long"),
+    "too long a path": ("/".join(["x" * 200] * 30), "File name too long"),
+    "a NUL": ("a\0b", "embedded null byte|does not exist"),
+    "half a character": ("\ud800x", "not a name in UTF-8|does not exist"),
+    "not UTF-8": (os.fsdecode(b"a\xff"), "not a name in UTF-8|does not exist"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_PATHS)
+@pytest.mark.parametrize("call", [lambda path: hsfl.train("tiny.toml", out=path), hsfl.resume], ids=["out", "resume"])
+def test_what_is_no_path_is_one_sentence(here, kind, call):
+    """From Python: the command gets no such characters, or refuses them itself."""
+    path, said = NO_PATHS[kind]
+    before = contents(here)
+    with pytest.raises(hsfl.HsflError) as error:
+        call(path)
+    sentence = rf"{re.escape(path)}: .*({said})\)?; (choose another --out|give a folder that hsfl train wrote)"
+    assert re.fullmatch(sentence, str(error.value))
+    assert contents(here) == before
+
+
 def test_a_folder_that_cannot_be_written(command, here, request):
     closed = here / "closed"
     closed.mkdir()

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
 
 import hsfl
+from hsfl.api import profile_model
+from hsfl.engine import saving
 from hsfl.engine.checkpoint import Checkpoints
+from hsfl.runs import resuming
 from hsfl.runs.interrupting import InterruptedRun
+from hsfl.scenario.reading import read_scenario
 from tests.runs.conftest import FIXED, results, rounds_of, write_tiny
 from tests.scenario.command import contents
 
@@ -68,8 +80,8 @@ def kill(*args, **options):
 {place} = kill
 """
 PLACES = {
-    "while the tensors are written": ("hsfl.engine.checkpoint.sync", 5, ""),
-    "before the tensors get their name": ("os.replace", 9, ""),
+    "while the tensors are written": ("hsfl.files.sync", 3, ""),
+    "before the tensors get their name": ("os.replace", 8, ""),
     "between tensors and state": ("hsfl.engine.checkpoint.write_whole", 3, ""),
     "while the state is written": ("hsfl.files.os.fsync", 14, ""),
     "between a checkpoint and the removal of the oldest": (
@@ -82,7 +94,7 @@ PLACES = {
         20,
         "log = args[0]; log.file.write((log.waiting or b'{\"round\": 1')[:10])",
     ),
-    "before the summary": ("hsfl.runs.training.save_file", 1, ""),
+    "before the summary": ("hsfl.runs.training.unfinished", 1, ""),
 }
 
 
@@ -288,7 +300,278 @@ def test_a_damaged_newest_checkpoint_does_not_cost_the_next_one(tmp_path):
     cut(tmp_path / "round-000000040.safetensors")
     checkpoints.write(30, save, {"round": 30})
     assert [path.name for path in checkpoints.found()] == ["round-000000030.json"]
-    assert [state for _, _, state in checkpoints.whole(pytest.fail)] == [{"round": 30}]
+    assert [found.state for found in checkpoints.whole(pytest.fail)] == [{"round": 30}]
+
+
+# --- changed ---
+
+
+def changed_file(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("batch_size = 2", "batch_size = 3", "training.batch_size was 2 and is 3"),
+        ("learning_rate = 0.05", "learning_rate = 0.06", "training.learning_rate was 0.05 and is 0.06"),
+        ("momentum = 0.5\n", "\n", "training.momentum was 0.5 and is not set"),
+        ("seed = 7", "seed = 8", "seed was 7 and is 8"),
+        ("evaluate_every = 4", "evaluate_every = 5", "execution.evaluate_every was 4 and is 5"),
+        ("replan_every = 3", "replan_every = 4", "strategy.replan_every was 3 and is 4"),
+        ("slack = 0.05", "slack = 0.06", "convergence.slack was 0.05 and is 0.06"),
+        ('partition = "dirichlet"', 'partition = "iid"', "data.partition was 'dirichlet' and is 'iid'"),
+        ("redraw_every = 3", "redraw_every = 2", "dynamics.redraw_every was 3 and is 2"),
+        ('compute = "20 kFLOPS"', 'compute = "30 kFLOPS"', "tiers.device.compute was '20 kFLOPS' and is '30 kFLOPS'"),
+        ("entities = 2", "entities = 4", "tiers.edge.entities was 2 and is 4"),
+    ],
+)
+def test_a_scenario_that_was_changed_is_named_and_nothing_is_touched(command, tmp_path, whole, old, new, said):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    changed_file(run / "scenario.toml", old, new)
+    before = contents(run)
+    ended = command("train", "--resume", run, "--rounds", 40)
+    assert (ended.code, ended.out) == (2, "")
+    said = f"changed since the run began: {said}; bring it back, or start a new run"
+    assert ended.err == f"hsfl: {run / 'scenario.toml'}: {said}\n"
+    assert contents(run) == before
+
+
+def test_tiers_in_another_order_are_another_scenario(tmp_path, whole):
+    scenario = read_scenario(whole / "scenario.toml", profile_model)
+    first, second, last = scenario.raw["tiers"]
+    moved = replace(scenario, spec=scenario.spec.model_copy(update={"tiers": scenario.spec.tiers[::-1]}))
+    assert scenario.raw["tiers"] == [first, second, last]
+    with pytest.raises(hsfl.HsflError, match=r"tiers is \['device', 'edge', 'cloud'\] in this run, but \['cloud'"):
+        resuming.check_same(scenario, moved, tmp_path)
+
+
+def test_what_may_change_may_be_changed_in_the_file(command, tmp_path, whole):
+    run = interrupted(tmp_path, whole, 19)
+    text = (run / "scenario.toml").read_text()
+    for old, new in [("\nrounds = 30\n", "\nrounds = 33\n"), ("checkpoint_every = 3", "checkpoint_every = 11")]:
+        assert old in text
+        text = text.replace(old, new, 1)
+    text = text.replace("keep_checkpoints = 3", "keep_checkpoints = 1").replace('device = "cpu"', 'device = "auto"')
+    (run / "scenario.toml").write_text(text)
+    ended = command("train", "--resume", run)
+    assert ended.code == 0 and ended.err == ""
+    assert [p.stem for p in Checkpoints(run / "checkpoints", 1).found()] == ["round-000000033"]
+
+
+def test_a_file_behind_the_scenario_that_was_changed_is_named(command, tmp_path):
+    files = {
+        "clients.csv": "sample,client\n" + "".join(f"{n},{n % 4}\n" for n in range(80)),
+        "network.csv": "time_s,tier,field,factor\n1,device,uplink,0.5\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    changes = {"data.partition": "csv", "data.assignments": "clients.csv", "dynamics.trace": "network.csv"}
+    run = tmp_path / "run"
+    hsfl.train(write_tiny(tmp_path, FIXED | changes | {"stopping.rounds": 3}), out=run)
+    for name, text in files.items():
+        changed_file(tmp_path / name, *((",0\n", ",1\n") if name == "clients.csv" else ("0.5", "0.6")))
+        before = contents(run)
+        ended = command("train", "--resume", run, "--rounds", 5)
+        assert ended.code == 2
+        said = f"hsfl: {name}: changed since the run began; bring it back, or start a new run\n"
+        assert ended.err == said and contents(run) == before
+        (tmp_path / name).write_text(text)
+    assert command("train", "--resume", run, "--rounds", 5).code == 0
+
+
+def test_checkpoints_of_another_run_are_named_and_nothing_is_touched(command, tmp_path, whole):
+    """Of the same scenario even: the metrics so far would be those of two runs."""
+    run = tmp_path / "run"
+    hsfl.train(write_tiny(tmp_path, {"stopping.rounds": 6}), out=run)
+    ids = [json.loads((folder / "environment.json").read_text())["run"] for folder in (whole, run)]
+    assert len(set(ids)) == 2
+    for path in (whole / "checkpoints").iterdir():
+        shutil.copy(path, run / "checkpoints")
+    before = contents(run)
+    ended = command("train", "--resume", run, "--rounds", 40)
+    newest = run / "checkpoints" / "round-000000030.json"
+    said = f"{newest}: a checkpoint of another run ({ids[0]}, and this one is {ids[1]});"
+    assert ended.code == 2 and ended.err.startswith(f"hsfl: {said}") and ended.err.count("\n") == 1
+    assert contents(run) == before
+
+
+def test_a_copy_of_a_run_goes_on(command, tmp_path, whole):
+    shutil.copytree(whole, tmp_path / "copy")
+    ended = command("train", "--resume", tmp_path / "copy", "--rounds", 31)
+    assert ended.code == 0 and ended.err == ""
+
+
+def test_another_version_of_hsfl_is_said(command, tmp_path, whole):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    newest = run / "checkpoints" / "round-000000030.json"
+    forge(newest, lambda body: body["state"]["origin"].update(hsfl="0.0.9"))
+    ended = command("train", "--resume", run, "--rounds", 31)
+    assert ended.code == 0
+    assert ended.err.startswith(f"hsfl: {newest}: written by hsfl 0.0.9, and this is {hsfl.__version__}, so")
+
+
+def test_a_run_that_never_came_to_a_checkpoint_begins_as_its_scenario_says_now(command, tmp_path):
+    run = tmp_path / "run"
+    write_tiny(tmp_path, FIXED | {"stopping.rounds": 4, "execution.checkpoint_every": 0})
+    hsfl.train(tmp_path / "tiny.toml", out=run)
+    changed_file(run / "scenario.toml", 'partition = "dirichlet"', 'partition = "iid"')
+    assert command("train", "--resume", run).code == 0
+    fresh = hsfl.train(run / "scenario.toml", out=tmp_path / "fresh")
+    assert hsfl.Run.load(run).labels == fresh.labels
+    assert results(run) == results(tmp_path / "fresh")
+
+
+# --- forged: the checksums are right, what they are of is not ---
+
+
+def forge(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change what a checkpoint says, with a checksum that fits."""
+    head, body = path.read_bytes().split(b"\n", 1)
+    value = json.loads(body)
+    change(value)
+    new = json.dumps(value).encode() + b"\n"
+    number = json.loads(head)["format"]
+    checksum = hashlib.sha256(b"%d\n%s" % (number, new)).hexdigest()
+    path.write_bytes(json.dumps({"format": number, "sha256": checksum}).encode() + b"\n" + new)
+
+
+def forge_tensors(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> None:
+    """Change the tensors of a checkpoint and what is said of them, with checksums that fit."""
+    file = path.with_suffix(".safetensors")
+    with safe_open(file, framework="pt") as opened:
+        about = json.loads(opened.metadata()["hsfl"])
+    change(about, tensors := load_file(file))
+    saving.write(file, about, tensors)
+    checksum = hashlib.sha256(file.read_bytes()).hexdigest()
+    forge(path, lambda body: body.update(tensors=checksum))
+
+
+def setting(field: str, value: Any) -> Callable[[dict[str, Any]], object]:
+    *path, last = field.split(".")
+
+    def change(body: dict[str, Any]) -> None:
+        place = body
+        for key in path:
+            place = place[key]
+        if value is ...:
+            del place[last]
+        else:
+            place[last] = value
+
+    return change
+
+
+#: A field of a checkpoint, what it is set to (...: removed), and the field that is named.
+FORGED = [
+    ("round", 18.5, "round"),
+    ("round", 10**20, "it is of round"),
+    ("state", [], "state"),
+    ("state.algorithm.schedule", ..., "algorithm.schedule"),
+    ("state.algorithm.schedule.round", float("nan"), "algorithm.schedule.round"),
+    ("state.algorithm.schedule.round", 17, "algorithm.schedule.round"),
+    ("state.algorithm.schedule.cuts", [9, 2], "algorithm.schedule: cuts"),
+    ("state.algorithm.schedule.cuts", None, "algorithm.schedule: cuts"),
+    ("state.algorithm.schedule.cuts", [1], "algorithm.schedule: cuts"),
+    ("state.algorithm.schedule.intervals", [1, 0, 1], "algorithm.schedule: intervals"),
+    ("state.algorithm.schedule.averaged_at", [0], "the schedule is one of 1 tiers"),
+    ("state.algorithm.schedule.moved_at", 10**9, "algorithm.schedule"),
+    ("state.algorithm.bits", {}, "algorithm.bits"),
+    ("state.algorithm.time_s", "late", "algorithm.time_s"),
+    ("state.algorithm.time_s", float("inf"), "algorithm.time_s"),
+    ("state.losses", [0.0], "losses"),
+    ("state.waiting", 3, "waiting"),
+    ("state.files", {}, "files"),
+    ("state.files.plans", {"size": "0", "checksum": 3}, "files.plans.size"),
+    ("state.files.plans", {"size": -1, "checksum": ""}, "files.plans.size"),
+    ("state.algorithm.estimate", None, "algorithm.estimate"),
+    ("state.algorithm.estimate.correction", [], "algorithm.estimate.correction"),
+    ("state.algorithm.constants.gradient_variance", [1.0], "algorithm.constants.gradient_variance"),
+    ("state.algorithm.constants.drift", "mine", "algorithm.constants.drift"),
+    ("state.origin", ..., "origin"),
+    ("state.origin.fields", ["seed"], "origin.fields"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "named"), FORGED)
+def test_a_forged_state_leaves_a_checkpoint_out(command, tmp_path, whole, field, value, named):
+    run = interrupted(tmp_path, whole, 19)
+    newest = run / "checkpoints" / "round-000000018.json"
+    forge(newest, setting(field, value))
+    ended = command("train", "--resume", run)
+    assert ended.code == 0, ended.err
+    said = rf"hsfl: {newest}: (damaged|not a checkpoint of this run) \({re.escape(named)}\b.*\), so it is left out\n"
+    assert re.fullmatch(said, ended.err), ended.err
+    assert results(run) == results(whole)
+
+
+TENSORS: dict[str, Callable[[dict[str, Any], dict[str, Any]], object]] = {
+    "no cuts": lambda about, tensors: about.pop("cuts"),
+    "cuts in words": lambda about, tensors: about.update(cuts="middle"),
+    "other cuts": lambda about, tensors: about.update(cuts=[1, 1]),
+    "another round": lambda about, tensors: about.update(round=17),
+    "a round in words": lambda about, tensors: about.update(round="late"),
+    "another seed": lambda about, tensors: about.update(seed=8),
+    "other hosts": lambda about, tensors: about.update(hosts=None),
+    "one tensor less": lambda about, tensors: tensors.popitem(),
+    "another shape": lambda about, tensors: tensors.update({min(tensors): torch.zeros(1, 2, 3)}),
+}
+
+
+@pytest.mark.parametrize("kind", TENSORS)
+def test_forged_tensors_leave_a_checkpoint_out(command, tmp_path, whole, kind):
+    run = interrupted(tmp_path, whole, 19)
+    newest = run / "checkpoints" / "round-000000018.json"
+    forge_tensors(newest, TENSORS[kind])
+    ended = command("train", "--resume", run)
+    assert ended.code == 0, ended.err
+    said = rf"hsfl: {newest}: not a checkpoint of this run \(.+\), so it is left out\n"
+    assert re.fullmatch(said, ended.err), ended.err
+    assert results(run) == results(whole)
+
+
+def test_a_mark_in_the_middle_of_a_line_leaves_a_checkpoint_out(command, tmp_path, whole):
+    run = interrupted(tmp_path, whole, 19)
+    newest = run / "checkpoints" / "round-000000018.json"
+    part = (run / "plans.jsonl").read_bytes()[:-5]
+    mark = {"size": len(part), "checksum": hashlib.sha256(part).hexdigest()}
+    forge(newest, lambda body: body["state"]["files"].update({"plans.jsonl": mark}))
+    ended = command("train", "--resume", run)
+    assert ended.code == 0 and f"{run / 'plans.jsonl'} lacks" in ended.err
+    assert results(run) == results(whole)
+
+
+def test_forged_metrics_are_an_error_and_nothing_is_touched(command, tmp_path, whole):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    (run / "metrics.jsonl").write_bytes(b"no JSON\n")
+    mark = {"size": 8, "checksum": hashlib.sha256(b"no JSON\n").hexdigest()}
+    for path in (run / "checkpoints").glob("*.json"):
+        forge(path, lambda body: body["state"]["files"].update({"metrics.jsonl": mark}))
+    before = contents(run)
+    ended = command("train", "--resume", run, "--rounds", 40)
+    assert ended.code == 2 and "Traceback" not in ended.err
+    assert ended.err.splitlines()[-1].startswith(f"hsfl: {run / 'checkpoints'}: no checkpoint is whole")
+    assert contents(run) == before
+
+
+ODD = [{"run": 3}, {"scenario_folder": 7}, {"data_folder": "a\0"}, {"data_folder": "\ud800"}, {}, [], "[" * 10**5]
+
+
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
+def test_an_environment_that_says_nothing_is_one_sentence(command, tmp_path, whole, value):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    path = run / "environment.json"
+    if isinstance(value, dict) and value:
+        value = json.loads(path.read_text()) | value
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    ended = command("train", "--resume", run, "--rounds", 31)
+    assert ended.code == 2 and re.fullmatch(rf"hsfl: {path}: cannot be read, or has no \w+; .+\n", ended.err)
 
 
 # --- no room ---

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,16 +17,27 @@ from hsfl.problem.topology import Topology
 from hsfl.records import Count, Record
 
 
-def write(path: str | Path, about: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors and a JSON description. The file is not there in one piece before this returns."""
+def save(path: str | Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """`safetensors.torch.save_file`, with an OSError for what goes wrong outside of this process."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    try:
+        save_file(dict(tensors), path, metadata=None if metadata is None else dict(metadata))
+    except SafetensorError as error:
+        if (found := re.search(r"\(os error (\d+)\)", str(error))) is None:
+            raise
+        raise OSError(number := int(found[1]), os.strerror(number), str(path)) from None
+
+
+def write(path: str | Path, about: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write tensors and a JSON description. The file is not there in one piece before this returns."""
     # A copy each: safetensors refuses tensors that share memory, and rows of a tier do.
     apart = {
         key: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for key, value in tensors.items()
     }
-    save_file(apart, str(path), metadata={"hsfl": json.dumps(about)})
+    save(path, apart, {"hsfl": json.dumps(about)})
 
 
 class About(Record):

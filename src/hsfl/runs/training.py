@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import platform
+import secrets
 import sys
 import time
 import warnings
@@ -16,21 +16,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 
+from hsfl.engine import saving
 from hsfl.engine.algorithm import Algorithm, DivergedError
 from hsfl.engine.checkpoint import Checkpoints
 from hsfl.errors import HsflError
-from hsfl.files import UNFINISHED, share, sync
+from hsfl.files import remedy, unfinished
 from hsfl.problem.strategy import Strategy
 from hsfl.records import Environment, PlanRecord, RoundRecord, SessionRecord, Summary
 from hsfl.runs.callback import Callback
 from hsfl.runs.interrupting import InterruptedRun, stops_politely
 from hsfl.runs.preparing import Prepared, prepare
 from hsfl.runs.reading import Run
-from hsfl.runs.resuming import check_strategy
+from hsfl.runs.resuming import check_strategy, origin, run_id
+from hsfl.runs.saved import go_on
 from hsfl.runs.stopping import ended, round_limit
-from hsfl.runs.writing import METRICS, PLANS, SCENARIO, RunFolder, check_free
+from hsfl.runs.writing import CHECKPOINTS, METRICS, PLANS, SCENARIO, RunFolder, check_free
 from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.template import scenario_text
 from hsfl.version import __version__
@@ -51,11 +52,12 @@ def start(
     if out is not None:
         check_free(out)
     prepared = prepare(scenario, strategy, data_folder)
-    session = _Session(scenario, prepared, callbacks)
+    run = secrets.token_hex(8)
+    session = _Session(scenario, prepared, callbacks, run)
     records = session.begin()
     contents = {
         SCENARIO: scenario_text(scenario.raw).encode(),
-        "environment.json": _environment(prepared, scenario, data_folder).to_file(),
+        "environment.json": _environment(prepared, scenario, data_folder, run).to_file(),
     }
     if prepared.labels is not None:
         contents["labels.json"] = prepared.labels.to_file()
@@ -77,11 +79,13 @@ def resume(
         folder.lock()
         prepared = prepare(scenario, strategy, data_folder)
         check_strategy(path, prepared.task.strategy.name)
-        session = _Session(scenario, prepared, callbacks)
+        session = _Session(scenario, prepared, callbacks, run_id(path))
         records: Iterable[RoundRecord | PlanRecord] = ()
         if not session.load(folder):  # it never came to a checkpoint
             records = session.begin()
             folder.rewind(None)
+            if prepared.labels is not None:
+                folder.write("labels.json", prepared.labels)
         folder.write_scenario(scenario_text(scenario.raw))
         return session.run(folder, records)
 
@@ -92,9 +96,10 @@ class _Session:
     folder: RunFolder
     checkpoints: Checkpoints
 
-    def __init__(self, scenario: Scenario, prepared: Prepared, callbacks: Sequence[Callback]) -> None:
+    def __init__(self, scenario: Scenario, prepared: Prepared, callbacks: Sequence[Callback], run: str) -> None:
         self.scenario, self.prepared, self.callbacks = scenario, prepared, callbacks
         self.stopping, self.execution = scenario.spec.stopping, scenario.spec.execution
+        self.origin = origin(scenario, run)
         self.backend = prepared.backend
         self.algorithm = Algorithm(self.backend, prepared.task)
         self.accuracies: list[float] = []
@@ -127,28 +132,14 @@ class _Session:
         def warn(text: str) -> None:
             warnings.warn(text, stacklevel=4)
 
-        checkpoints = self._checkpoints(folder)
-        for path, tensors, values in checkpoints.whole(warn):
-            state = SessionRecord.model_validate(values)
-            if (odd := folder.differing(state.files)) is not None:
-                warn(f"{path}: {folder.path / odd} lacks what was in it then, so this checkpoint is left out")
-                continue
-            if (limit := round_limit(self.stopping)) < (at := state.algorithm.schedule.round):
-                raise HsflError(
-                    f"{folder.path}: the run is at round {at} already, past {limit}; give more rounds to go on"
-                )
-            self.backend.load(tensors)
-            self.algorithm.restore(state.algorithm)
-            self.waiting, self.losses, self.summed = state.waiting, list(state.losses), state.summed
-            self.earlier_s, self.saved = state.wall_s, self.algorithm.round
-            kept = folder.rewind(state.files)
-            self.accuracies = [line.accuracy for line in kept if line.accuracy is not None]
-            return True
-        if checkpoints.found():
-            raise HsflError(
-                f"{checkpoints.folder}: no checkpoint is whole, so the run cannot go on; bring one back, or train again"
-            )
-        return False
+        last = go_on(self._checkpoints(folder), folder, self.algorithm, self.origin, round_limit(self.stopping), warn)
+        if last is None:
+            return False
+        state, metrics = last
+        self.waiting, self.losses, self.summed = state.waiting, list(state.losses), state.summed
+        self.earlier_s, self.saved = state.wall_s, self.algorithm.round
+        self.accuracies = [line.accuracy for line in metrics if line.accuracy is not None]
+        return True
 
     def run(self, folder: RunFolder, records: Iterable[RoundRecord | PlanRecord]) -> Run:
         """Train until something ends it; `records` are those of rounds already under way."""
@@ -248,6 +239,7 @@ class _Session:
         self._check_weights()
         self.folder.flush(sync=True)
         state = SessionRecord(
+            origin=self.origin,
             algorithm=self.algorithm.state(),
             waiting=self.waiting,
             losses=self.losses,
@@ -259,21 +251,19 @@ class _Session:
         self.saved = self.algorithm.round
 
     def _checkpoints(self, folder: RunFolder) -> Checkpoints:
-        return Checkpoints(folder.path / "checkpoints", self.execution.keep_checkpoints)
+        return Checkpoints(folder.path / CHECKPOINTS, self.execution.keep_checkpoints)
 
     def _finish(self, why: str) -> None:
         clock, folder = self.algorithm.clock, self.folder.path
         state = {key: value.contiguous().cpu() for key, value in self.backend.global_state().items()}
-        temporary = folder / f"{UNFINISHED}model"
+        model = folder / "model.safetensors"
         try:
-            save_file(state, temporary)
-            share(temporary)
-            sync(temporary)
-            os.replace(temporary, folder / "model.safetensors")
-        except Exception as error:
-            temporary.unlink(missing_ok=True)
+            with unfinished(model) as place:
+                saving.save(place, state)
+        except OSError as error:
             raise HsflError(
-                f"{folder / 'model.safetensors'}: cannot be written ({error}); make room, then resume the run"
+                f"{model}: cannot be written ({error.strerror or error}); {remedy(error, 'correct that')}, then resume "
+                "the run"
             ) from None
         evaluations = Run.load(folder).evaluations()
         summary = Summary(
@@ -310,9 +300,10 @@ def _next(round_: int, every: int) -> int:
     return (round_ // every + 1) * every
 
 
-def _environment(prepared: Prepared, scenario: Scenario, data_folder: Path | None) -> Environment:
+def _environment(prepared: Prepared, scenario: Scenario, data_folder: Path | None, run: str) -> Environment:
     device = prepared.device
     return Environment(
+        run=run,
         hsfl=__version__,
         python=platform.python_version(),
         torch=str(torch.__version__),

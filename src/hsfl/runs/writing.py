@@ -8,16 +8,19 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+
+from filelock import FileLock, Timeout
 
 from hsfl.errors import HsflError
-from hsfl.files import UNFINISHED, remedy, write_whole
+from hsfl.files import UNFINISHED, clear_unfinished, remedy, write_whole
 from hsfl.records import Position, Record, RoundRecord
 
-METRICS, PLANS, SCENARIO = "metrics.jsonl", "plans.jsonl", "scenario.toml"
+METRICS, PLANS, SCENARIO, CHECKPOINTS = "metrics.jsonl", "plans.jsonl", "scenario.toml", "checkpoints"
 _LOCK = ".lock"
 #: What a process that was killed while it made a folder leaves there; the scenario, written last, makes it a run.
 _BEGUN = {_LOCK, "environment.json", "labels.json"}
+#: What locking a file fails with where the file system has no locks.
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL}
 
 
 class RunFolder:
@@ -26,7 +29,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._logs: dict[str, _Log] = {}
-        self._lock: IO[str] | None = None
+        self._lock: FileLock | None = None
 
     @classmethod
     def create(cls, out: Path | None, stem: str, contents: Mapping[str, bytes]) -> RunFolder:
@@ -43,39 +46,42 @@ class RunFolder:
         folder = cls(path)
         try:
             folder.lock()
-            for name in sorted(contents, key=lambda name: name == SCENARIO):
-                write_whole(path / name, contents[name], replace=True)
-            folder.rewind(None)
+            check_free(path)  # again: another process may have filled it meanwhile
+            folder._fill(contents)
         except BaseException:
             folder.close()
-            for name in (*contents, METRICS, PLANS, _LOCK):
-                with suppress(OSError):
-                    (path / name).unlink()
             if made:
-                with suppress(OSError):
+                with suppress(OSError):  # another process is writing there
                     path.rmdir()
             raise
         return folder
 
+    def _fill(self, contents: Mapping[str, bytes]) -> None:
+        """The first files; if one cannot be written, none."""
+        try:
+            for name in sorted(contents, key=lambda name: name == SCENARIO):
+                write_whole(self.path / name, contents[name], replace=True)
+            self.rewind(None)
+        except BaseException:
+            for name in (*contents, METRICS, PLANS, _LOCK):  # the lock last: until then nobody else writes here
+                with suppress(OSError):
+                    (self.path / name).unlink()
+            raise
+
     def lock(self) -> None:
         """Keep other processes out until this one ends, however it ends, and clear away what a killed one left."""
+        # Without `fallback_to_soft`: a lock that is nothing but a file would outlive a killed process.
+        lock = FileLock(self.path / _LOCK, thread_local=False, fallback_to_soft=False)
         try:
-            self._lock = (self.path / _LOCK).open("w")
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise HsflError(f"{self.path}: another process is writing this run; wait for it, or end it") from None
         except OSError as error:
-            raise HsflError(f"{self.path}: cannot be written ({error.strerror}); {remedy(error)}") from None
-        try:
-            import fcntl
-
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # no such locks on this system
-            pass
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):  # else the file system has no locks
-                self.close()
-                raise HsflError(f"{self.path}: another process is writing this run; wait for it, or end it") from None
-        for unfinished in self.path.glob(f"{UNFINISHED}*"):
-            with suppress(OSError):
-                unfinished.unlink()
+            if error.errno not in _NO_LOCKS:
+                raise HsflError(f"{self.path}: cannot be written ({error.strerror}); {remedy(error)}") from None
+        self._lock = lock
+        clear_unfinished(self.path)
+        clear_unfinished(self.path / CHECKPOINTS)
 
     def write(self, name: str, record: Record) -> None:
         """A JSON file, whole or not at all."""
@@ -84,11 +90,16 @@ class RunFolder:
     def write_scenario(self, text: str) -> None:
         """The run's scenario, where it has changed."""
         path = self.path / SCENARIO
-        if not path.is_file() or path.read_bytes() != text.encode():
-            write_whole(path, text.encode(), replace=True)
+        with suppress(OSError):
+            if path.read_bytes() == text.encode():
+                return
+        write_whole(path, text.encode(), replace=True)
 
     def remove(self, name: str) -> None:
-        (self.path / name).unlink(missing_ok=True)
+        try:
+            (self.path / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise HsflError(f"{self.path / name}: cannot be removed ({error.strerror}); remove it yourself") from None
 
     def append(self, name: str, record: Record) -> None:
         """A line of a .jsonl file; `flush` writes it."""
@@ -114,13 +125,17 @@ class RunFolder:
         return next((name for name, mark in marks.items() if _kept(self.path / name, mark) is None), None)
 
     def rewind(self, marks: Mapping[str, Position] | None) -> list[RoundRecord]:
-        """Forget what was appended after the marks (None: everything), to be done again: the metrics that remain."""
+        """Forget what was appended after the marks (None: everything), to be done again: the metrics that remain.
+
+        ValueError, and nothing is forgotten, where those are no metrics.
+        """
         kept = {name: _kept(self.path / name, marks[name]) or b"" if marks else b"" for name in (METRICS, PLANS)}
+        metrics = [RoundRecord.model_validate_json(line) for line in kept[METRICS].splitlines()]
         try:
             self._logs = {name: _Log(self.path / name, data) for name, data in kept.items()}
         except OSError as error:
             raise HsflError(f"{self.path}: cannot be written ({error.strerror}); {remedy(error)}") from None
-        return [RoundRecord.model_validate_json(line) for line in kept[METRICS].splitlines()]
+        return metrics
 
     def close(self) -> None:
         with suppress(HsflError):  # when all goes well nothing is left to write; else the first error was the cause
@@ -128,7 +143,7 @@ class RunFolder:
         for log in self._logs.values():
             log.file.close()
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
         self._logs, self._lock = {}, None
 
 
@@ -172,13 +187,17 @@ class _Log:
 def check_free(path: Path) -> None:
     """HsflError unless a new run can be made there."""
     try:
+        str(path).encode()  # safetensors cannot open other names, so that the run could never go on
         names = {p.name for p in path.iterdir()}
     except FileNotFoundError:
         names = set()
+    except UnicodeEncodeError:
+        raise HsflError(f"{path}: not a name in UTF-8; choose another --out") from None
     except NotADirectoryError:
         raise HsflError(f"{path}: there is a file; choose another --out") from None
-    except OSError as error:
-        raise HsflError(f"{path}: cannot be read ({error.strerror}); choose another --out") from None
+    except (OSError, ValueError) as error:  # ValueError: no path at all
+        reason = getattr(error, "strerror", None) or error
+        raise HsflError(f"{path}: cannot be read ({reason}); choose another --out") from None
     if any(name not in _BEGUN and not name.startswith(UNFINISHED) for name in names):
         go_on = f", or continue that run with --resume {path}" if SCENARIO in names else ""
         raise HsflError(f"{path}: exists already; choose another --out{go_on}")
@@ -208,5 +227,7 @@ def _kept(path: Path, mark: Position) -> bytes | None:
         with path.open("rb") as file:
             data = file.read(mark.size)
     except OSError:
+        return None
+    if data and not data.endswith(b"\n"):  # marks are made between lines
         return None
     return data if hashlib.sha256(data).hexdigest() == mark.checksum else None
