@@ -119,6 +119,39 @@ def test_a_model_that_mixes_clients_is_refused_before_anything_is_written(comman
     assert command("train", "tiny.toml", "--out", "run", "--backend", "reference").code == 0
 
 
+TIED = """\
+import torch
+from torch import nn
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.there, self.back = nn.Linear(24, 24), nn.Linear(24, 24)
+        self.back.weight = self.there.weight
+
+    def forward(self, x):
+        return self.back(torch.tanh(self.there(x)))
+
+
+def model():
+    return nn.Sequential(nn.Linear(8, 24), Tied(), nn.Linear(24, 16), nn.Linear(16, 4), nn.Linear(4, 3))
+"""
+
+
+@pytest.mark.parametrize("backend", ["stacked", "reference"])
+def test_tied_weights_are_saved_and_resumed(tiny, tmp_path: Path, backend: str) -> None:
+    from safetensors.torch import load_file
+
+    (tmp_path / "tied.py").write_text(TIED)
+    scenario = tiny({"model.factory": "tied:model", "stopping.rounds": 7, "execution.backend": backend})
+    hsfl.train(scenario, out=tmp_path / "run")
+    run = hsfl.resume(tmp_path / "run", {"stopping.rounds": 14})
+    model = load_file(run.folder / "model.safetensors")
+    there, back = (next(v for k, v in model.items() if k.endswith(f"{name}.weight")) for name in ("there", "back"))
+    assert np.array_equal(there, back) and run.summary.rounds == 14
+
+
 def test_what_was_averaged_is_in_the_metrics(tiny, tmp_path: Path) -> None:
     run = hsfl.train(tiny(FIXED | {"stopping.rounds": 8}), out=tmp_path / "run")
     lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]

@@ -22,8 +22,13 @@ def save(path: str | Path, tensors: Mapping[str, torch.Tensor], metadata: Mappin
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    # A copy each: safetensors refuses tensors that share memory, as rows of a tier and tied weights do.
+    apart = {
+        key: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for key, value in tensors.items()
+    }
     try:
-        save_file(dict(tensors), path, metadata=None if metadata is None else dict(metadata))
+        save_file(apart, path, metadata=None if metadata is None else dict(metadata))
     except SafetensorError as error:
         if (found := re.search(r"\(os error (\d+)\)", str(error))) is None:
             raise
@@ -32,12 +37,7 @@ def save(path: str | Path, tensors: Mapping[str, torch.Tensor], metadata: Mappin
 
 def write(path: str | Path, about: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
     """Write tensors and a JSON description. The file is not there in one piece before this returns."""
-    # A copy each: safetensors refuses tensors that share memory, and rows of a tier do.
-    apart = {
-        key: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-        for key, value in tensors.items()
-    }
-    save(path, apart, {"hsfl": json.dumps(about)})
+    save(path, tensors, {"hsfl": json.dumps(about)})
 
 
 class About(Record):

@@ -255,11 +255,10 @@ class _Session:
 
     def _finish(self, why: str) -> None:
         clock, folder = self.algorithm.clock, self.folder.path
-        state = {key: value.contiguous().cpu() for key, value in self.backend.global_state().items()}
         model = folder / "model.safetensors"
         try:
             with unfinished(model) as place:
-                saving.save(place, state)
+                saving.save(place, self.backend.global_state())
         except OSError as error:
             raise HsflError(
                 f"{model}: cannot be written ({error.strerror or error}); {remedy(error, 'correct that')}, then resume "
