@@ -44,11 +44,11 @@ class RoundRecord(Record):
     loss: float | None = None
     """The mean over the clients."""
     losses: list[float] | None = None
-    """Of every client; in metrics.jsonl the means since the last evaluation, beside an evaluation."""
+    """The loss of every client. In metrics.jsonl, evaluated rounds have the means since the evaluation before."""
     averaged: list[str] = []
     """The tiers that were averaged after the round."""
     drift: dict[str, DriftRecord] = {}
-    """By tier that was averaged."""
+    """The drift of every tier that was averaged, by its name."""
     accuracy: float | None = None
     """On the test data, where the round was evaluated."""
     test_loss: float | None = None
@@ -78,7 +78,7 @@ class PlanRecord(Record):
     intervals: list[Count]
     layers: Count
     rounds_predicted: Count | None = None
-    """By the bound, to the target."""
+    """How many rounds the bound says it takes to the target."""
     constants: ConstantsRecord | None = None
     kept: str | None = None
     """Why the plan before was kept, where the strategy found none."""

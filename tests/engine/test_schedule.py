@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hsfl.engine.algorithm import Task
 from hsfl.engine.schedule import Schedule
 from hsfl.errors import HsflError
 from hsfl.problem.plan import Plan
@@ -56,6 +59,10 @@ def test_a_state_goes_on_where_it_was() -> None:
     small = Schedule(Topology.from_hosts([[0, 1], [0, 0]]), fixed((1,), (1, 1)), 0)
     with pytest.raises(HsflError, match="the schedule is one of 3 tiers; here are 2"):
         small.restore(one.state())
+
+
+def test_how_often_to_plan_has_one_default() -> None:
+    assert Task.__dataclass_fields__["replan_every"].default is MISSING
 
 
 def test_everyone_takes_part() -> None:

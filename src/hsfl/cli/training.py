@@ -227,7 +227,7 @@ def _numbers(text: str | None, option: str) -> list[int] | None:
 
 @contextmanager
 def _interrupts_that_say_how_to_go_on() -> Iterator[None]:
-    """Here, for typer catches an interrupt and keeps its message to itself."""
+    """Print the message of an interrupt: typer would catch the interrupt and keep the message to itself."""
     try:
         yield
     except KeyboardInterrupt as error:

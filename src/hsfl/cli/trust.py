@@ -84,7 +84,7 @@ def _name(files: Sequence[Path]) -> str:
 
 
 def _digest(files: Sequence[Path]) -> str:
-    """Of the files that importing the code runs first."""
+    """A checksum of the files that importing the code runs first."""
     found = hashlib.sha256()
     for file in files:
         with suppress(OSError):  # then it cannot be imported either

@@ -21,7 +21,7 @@ class Held:
 
     weights: Tensors
     buffers: Tensors
-    """Those of floating-point numbers, such as running statistics."""
+    """The buffers of floating-point numbers, such as running statistics."""
     slots: dict[str, Tensors]
     """State beside the weights, by name: the optimiser's, and the rule's own."""
 

@@ -75,7 +75,7 @@ class Checkpoints:
         self._prune(round_)
 
     def whole(self, warn: Callable[[str], None]) -> Iterator[Checkpoint]:
-        """Those that are as they were written, the newest first; `warn` hears of those that are not.
+        """The checkpoints that are as they were written, the newest first; `warn` hears of those that are not.
 
         HsflError at one in another format: it is worth keeping, so nothing may go on without it.
         """

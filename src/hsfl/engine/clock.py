@@ -48,7 +48,8 @@ class SimulatedClock:
     problem: Problem
     time_s: float = 0.0
     bits: dict[str, int] = field(default_factory=dict)
-    """By "TIER.LINK": up, down (activations, gradients and moved layers), fed_up, fed_down (sub-models)."""
+    """What crossed every link, by "TIER.LINK": up and down carry activations, gradients and moved layers, fed_up and
+    fed_down sub-models."""
 
     def __post_init__(self) -> None:
         tiers = self.problem.system.tiers

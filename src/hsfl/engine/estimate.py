@@ -68,7 +68,7 @@ class Estimate:
             self.correction[tier] = min(max(seen, 1 / MOST_CORRECTION), MOST_CORRECTION)
 
     def state(self) -> EstimateRecord:
-        """As a checkpoint holds it."""
+        """The estimate as a checkpoint holds it."""
         return EstimateRecord(**vars(self))
 
     @classmethod

@@ -80,7 +80,7 @@ class Schedule:
         return due
 
     def state(self) -> ScheduleRecord:
-        """As a checkpoint holds it."""
+        """The schedule as a checkpoint holds it."""
         return ScheduleRecord(
             round=self.round,
             cuts=None if self.plan is None else list(self.plan.cuts),

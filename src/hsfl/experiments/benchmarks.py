@@ -42,7 +42,7 @@ def runs(settings: Settings) -> Wanted:
 
 
 def full_sync_cuts(settings: Settings) -> tuple[int, int]:
-    """Its accuracy does not depend on them; its time does: these are the best for intervals of 1."""
+    """The cuts of full synchronisation: its accuracy does not depend on them, its time does, and these are the best."""
     return (1, 2) if settings.quick else (2, 4)
 
 

@@ -123,7 +123,7 @@ def traffic(settings: Settings, found: Found) -> Result:
 
 
 def latency(settings: Settings, found: Found) -> Result:
-    """Of every pair of cuts: split training, and an average of both tiers added."""
+    """What a round takes at every pair of cuts: split training alone, and with an average of both tiers."""
     problem = settings.scenario(settings.dataset, "shards", settings.seeds[0]).training_problem
     L = problem.num_layers
     seconds = {

@@ -173,7 +173,8 @@ def mistaken(problem: Problem, names: Sequence[str], factor: float) -> Problem:
 
 
 def measure_losses(problem: Problem) -> dict[tuple[str, float], tuple[float, bool]]:
-    """By constant and factor: time / best time - 1, infinite if it misses the target; whether all seemed to miss it."""
+    """What planning with a wrong constant costs, by constant and factor: time / best time - 1, infinite if the plan
+    misses the target; and whether all plans seemed to miss it."""
     solver, found = ExactSolver(problem), {}
 
     def time_s(plan: Plan) -> float:

@@ -146,7 +146,7 @@ def _train(folder: Path, data: Path | None, scenarios: list[Scenario]) -> list[P
 
 
 def _begin_process() -> None:
-    """Of one that trains: the process that started it handles Ctrl-C and passes it on, and this one ends with it."""
+    """Set up a process that trains: its parent handles Ctrl-C and passes it on, and it ends with its parent."""
     for name in ("SIGINT", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)

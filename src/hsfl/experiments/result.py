@@ -64,7 +64,7 @@ class Result:
     """How to read it: definitions, what was fixed, what differs from the paper."""
 
     cost: Mapping[str, Any] = field(default_factory=dict)
-    """Of the runs that no recipe before it needed: how many, their seconds of training, on and with what."""
+    """What the runs took that no earlier recipe needed: their number, seconds of training, machines and versions."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

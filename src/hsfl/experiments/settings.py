@@ -54,7 +54,7 @@ class Settings:
 
     @property
     def dataset(self) -> str:
-        """That of the experiments on one."""
+        """The data set of the experiments that need only one."""
         return self.datasets[0]
 
     @property
@@ -64,12 +64,12 @@ class Settings:
 
     @property
     def cuts(self) -> tuple[int, int]:
-        """Of the ablation of intervals: the paper's."""
+        """The cuts of the ablation of intervals, which are the paper's."""
         return (1, 3) if self.quick else (3, 8)
 
     @property
     def some_cuts(self) -> tuple[tuple[int, int], ...]:
-        """Of the ablation of cuts, from shallow to deep."""
+        """The cuts that the ablation of cuts compares, from shallow to deep."""
         return ((1, 2), (2, 3), (3, 4)) if self.quick else ((3, 8), (5, 10), (7, 12), (9, 14))
 
     @property
@@ -79,12 +79,12 @@ class Settings:
 
     @property
     def some_intervals(self) -> tuple[tuple[int, int], ...]:
-        """Of the trade between accuracy and traffic."""
+        """The intervals that show the trade between accuracy and traffic."""
         return ((1, 1), (20, 4), (4, 20), (20, 20)) if self.quick else ((1, 1), (5, 5), (50, 5), (5, 50), (50, 50))
 
     @property
     def scales(self) -> tuple[float, ...]:
-        """Of compute and communication rates."""
+        """The factors by which compute and communication rates are scaled."""
         return (0.25, 1.0) if self.quick else (0.25, 1.0, 4.0)
 
     def scenario(self, dataset: str, partition: str, seed: int, overrides: Mapping[str, Any] | None = None) -> Scenario:

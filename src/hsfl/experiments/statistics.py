@@ -22,7 +22,7 @@ MORE_ERROR = 1.25
 
 
 def evaluations(run: Run) -> list[RoundRecord]:
-    """Of a run that diverged, as many as of any other: from there on it goes on as before and knows nothing."""
+    """The evaluations of a run. One that diverged gets those it lacks: at its own pace, and as good as untrained."""
     lines = run.evaluations()
     if run.summary is None or run.summary.ended != DIVERGED:
         return lines
@@ -155,7 +155,7 @@ def finals(runs: Sequence[Run]) -> Spread:
 
 
 def ahead(runs: Sequence[Run], others: Sequence[Run]) -> Spread:
-    """By how many points they end above others, seed by seed."""
+    """By how many points some runs end above others, seed by seed."""
     pairs = zip(finals(runs).values, finals(others).values, strict=True)
     return Spread(tuple(ours - theirs for ours, theirs in pairs))
 

@@ -30,11 +30,11 @@ class LinkCodes:
     """The codes on the links of a tier's entities."""
 
     up: Code = FP32
-    """Of activations, to the entity above."""
+    """The code of activations, sent to the entity above."""
     down: Code = FP32
-    """Of gradients, from there."""
+    """The code of gradients, received from the entity above."""
     average: Code = FP32
-    """Of sub-models, to and from the fed server."""
+    """The code of sub-models, to and from the fed server."""
 
 
 #: Every value as it is.

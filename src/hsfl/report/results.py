@@ -107,7 +107,7 @@ def _legend(home: Figure | Axes, axes: Axes, width: float, **place: Any) -> None
 
 
 def _columns(labels: Collection[str], width: float) -> int:
-    """Of a legend, in as few rows as the width in inches allows."""
+    """The number of columns of a legend: as few rows as the width in inches allows."""
     fits = max(1, int((width - 0.2) / (0.7 + 0.075 * max(map(len, labels), default=0))))
     return max(1, math.ceil(len(labels) / max(1, math.ceil(len(labels) / fits))))
 
@@ -207,7 +207,7 @@ def _tick(value: float) -> str:
 
 
 def _numbers(values: Sequence[Any], log: bool) -> FloatArray:
-    """As floats: not a number where there is none, or none that the axis can show."""
+    """Values as floats; NaN stands for what is missing and for what the axis cannot show."""
     found = np.array([np.nan if value is None else value for value in values], dtype=float)
     found[~np.isfinite(found) | (log & (found <= 0))] = np.nan
     return found

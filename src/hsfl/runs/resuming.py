@@ -109,7 +109,7 @@ def _fixed(scenario: Scenario) -> dict[str, Any]:
 
 
 def _checksums(scenario: Scenario) -> dict[str, str]:
-    """Of the data files that a scenario names, which are no part of the run folder, by their names there."""
+    """Checksums of the data files that a scenario names, which are no part of the run folder, by name."""
     spec = scenario.spec
     named = [
         spec.model.profile,

@@ -21,7 +21,7 @@ from hsfl.runs.writing import METRICS, PLANS, RunFolder
 
 
 class _Whose(BaseModel):
-    """As much of a state as says whether the rest is of this run."""
+    """The part of a state that says whether the rest is of this run."""
 
     origin: OriginRecord
 

@@ -103,7 +103,7 @@ class _Session:
         self.backend = prepared.backend
         self.algorithm = Algorithm(self.backend, prepared.task)
         self.accuracies: list[float] = []
-        """Of the evaluations that are due every so many rounds."""
+        """The accuracies of the evaluations that are due every so many rounds."""
         self.losses, self.summed = [0.0] * self.backend.num_clients, 0
         """Per client, summed over so many rounds since the last such evaluation."""
         self.waiting: RoundRecord | None = None

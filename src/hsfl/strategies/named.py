@@ -71,7 +71,7 @@ class Named:
     intervals: Sequence[int] | str
     cuts: Sequence[int] | str
     seed: int = 0
-    """Of what is drawn at random."""
+    """The seed of what is drawn at random."""
     planner: str = "exact"
     """For intervals and cuts planned together: "exact" or "bcd"."""
     allow_empty_tiers: bool = False
