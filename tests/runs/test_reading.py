@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,30 @@ def test_a_damaged_file_is_named(tmp_path, name):
     folder = write_run(tmp_path / "run")
     (folder / name).write_text("{ not")
     with pytest.raises(HsflError, match=rf"{name}: not valid (JSON|TOML)"):
+        Run.load(folder)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "summary.json"])
+def test_a_pipe_is_not_waited_for(tmp_path, name):
+    folder = write_run(tmp_path / "run")
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(HsflError, match=f"{name}: a folder, a pipe or a device, not a file"):
+        Run.load(folder)
+
+
+def test_labels_must_count_for_every_client(tmp_path):
+    folder = write_run(tmp_path / "run")
+    _write(folder / "labels.json", {"labels": ["a", "b"], "counts": [[1, 2], [3]]})
+    with pytest.raises(HsflError, match=r"labels.json: counts\[2\] has 1 numbers for 2 labels"):
+        Run.load(folder)
+
+
+def test_a_scenario_cut_off_is_said(tmp_path):
+    folder = write_run(tmp_path / "run")
+    text = (folder / "scenario.toml").read_text()
+    (folder / "scenario.toml").write_text(text[: text.index("[[tiers]]")] + "[[tiers]]\nentities = 4\n")
+    with pytest.raises(HsflError, match=r"scenario.toml: tiers.* is missing"):
         Run.load(folder)
 
 

@@ -121,6 +121,8 @@ _AGAIN = "bring the file back or train again"
 
 def _read(path: Path) -> bytes:
     try:
+        if path.exists() and not path.is_file():  # a pipe may never end
+            raise HsflError(f"{path}: a folder, a pipe or a device, not a file; {_AGAIN}")
         return path.read_bytes()
     except FileNotFoundError:
         raise HsflError(f"{path}: missing; wait until the run has begun, or bring the file back") from None
