@@ -134,7 +134,7 @@ def test_the_table_holds_the_numbers_of_the_data(three):
         "strategy": "HSFL",
         "rounds": "100",
         "simulated time": "1 min 40 s",
-        "final accuracy": "90.00 %",
+        "last accuracy": "90.00 %",
         "best accuracy": "90.00 %",
         "time to 80.0 %": "1 min 30 s",  # 82 % at round 90; 74 % at round 80
         "sent": "1.2 GB",  # 100 rounds of 4 MB and 8 MB
@@ -184,7 +184,7 @@ def test_no_progress_is_no_common_target(tmp_path):
     learnt, stuck = (_with_accuracies(tmp_path / n, a) for n, a in (("learnt", [0.1, 0.9]), ("stuck", [0.1, 0.1])))
     assert common_target([learnt, stuck]) is None
     assert headline([learnt, stuck]) == "The 2 runs reach no common test accuracy above the one they started with."
-    assert [row[6] for row in summary_rows([learnt, stuck])[1]] == ["–", "–"]
+    assert not any("time to" in name for name in summary_rows([learnt, stuck])[0])
     Page(render([learnt, stuck], []))
 
 
@@ -195,6 +195,28 @@ def test_runs_that_were_never_evaluated_are_reported(tmp_path):
     assert headline([run]) == "run has not been evaluated after 2 rounds, 4 s of simulated time."
     assert len(write_report([run], tmp_path / "out")) == 5
     assert common_target([run, run]) is None
+
+
+def test_an_accuracy_keeps_the_round_and_time_of_its_evaluation(tmp_path):
+    """Of a run that has gone on since, it is not that of the last round."""
+    folder = write_run(tmp_path / "run", rounds=399, every=1000, speed=10, summary=False)
+    run = Run.load(folder)
+    assert headline([run]) == (
+        "run has 10.00 % test accuracy (at best 10.00 %) after 0 rounds, 0 s of simulated time; so far it has gone on "
+        "to 399 rounds, 39.9 s of simulated time and 4.788 GB sent."
+    )
+    header, (row,) = summary_rows([run])
+    assert dict(zip(header, row, strict=True))["last accuracy"] == "10.00 % at round 0, 0 s"
+    assert "10.00 % at round 0, 0 s" in Page(render([run], [])).text
+
+
+def test_a_single_run_has_no_common_accuracy(three):
+    assert any(name.startswith("time to") for name in summary_rows(three)[0])
+    assert not any(name.startswith("time to") for name in summary_rows(three[:1])[0])
+    assert "time to" not in Page(render(three[:1], [])).text
+    console = Console(width=80, file=io.StringIO())
+    console.print(runs_table(three[:1]))
+    assert "time to" not in console.file.getvalue()
 
 
 def test_what_differs_is_named(three):

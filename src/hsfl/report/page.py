@@ -13,7 +13,7 @@ from typing import Any
 
 from hsfl.problem.plan import NEVER
 from hsfl.problem.units import format_bits, format_seconds
-from hsfl.records import PlanRecord
+from hsfl.records import PlanRecord, RoundRecord
 from hsfl.runs.reading import Run, total_bytes
 from hsfl.scenario.toml_format import dotted
 
@@ -75,35 +75,45 @@ def headline(runs: Sequence[Run]) -> str:
 
 def _achievement(run: Run) -> str:
     last, evaluations = run.metrics[-1], run.evaluations()
-    spent = f"{last.round:,} rounds, {format_seconds(last.time_s)} of simulated time"
     if not evaluations:
-        return f"{run.name} has not been evaluated after {spent}."
-    best = percent(max(accuracies(run)))
-    sent = format_bits(8 * total_bytes(last))
-    final = percent(accuracies(run)[-1])
-    return f"{run.name} has {final} test accuracy (at best {best}) after {spent} and {sent} sent."
+        return f"{run.name} has not been evaluated after {_moment(last)}."
+    now, best = evaluations[-1], percent(max(accuracies(run)))
+    sent = f"{format_bits(8 * total_bytes(last))} sent"
+    reached = f"{run.name} has {percent(accuracies(run)[-1])} test accuracy (at best {best})"
+    if now.round == last.round:
+        return f"{reached} after {_moment(last)} and {sent}."
+    return f"{reached} after {_moment(now)}; so far it has gone on to {_moment(last)} and {sent}."
+
+
+def _moment(line: RoundRecord) -> str:
+    rounds = "1 round" if line.round == 1 else f"{line.round:,} rounds"
+    return f"{rounds}, {format_seconds(line.time_s)} of simulated time"
 
 
 def summary_rows(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
-    """The header and one row per run."""
-    target = common_target(runs)
-    header = ["run", "strategy", "rounds", "simulated time", "final accuracy", "best accuracy"]
-    header += ["time to " + ("common accuracy" if target is None else percent(target, 1)), "sent"]
-    header += ["last cuts", "last intervals", "ended by"]
+    """The header and one row per run; the time to a common accuracy only where several runs have one."""
+    target = common_target(runs) if len(runs) > 1 else None
+    header = ["run", "strategy", "rounds", "simulated time", "last accuracy", "best accuracy"]
+    header += [] if target is None else [f"time to {percent(target, 1)}"]
+    header += ["sent", "last cuts", "last intervals", "ended by"]
     rows = []
     for label, run in zip(run_labels(runs), runs, strict=True):
-        last = run.metrics[-1]
-        reached_so_far = accuracies(run)
-        reached = None if target is None else run.time_to_accuracy(target)
+        last, reached = run.metrics[-1], accuracies(run)
         row = [label, run.strategy, f"{last.round:,}", format_seconds(last.time_s)]
-        row += [percent(reached_so_far[-1]), percent(max(reached_so_far))] if reached_so_far else ["–", "–"]
-        row += ["–" if reached is None else format_seconds(reached), format_bits(8 * total_bytes(last))]
-        row += [
-            *([_numbers(run.plans[-1].cuts), _numbers(run.plans[-1].intervals)] if run.plans else ["", ""]),
-            ended_by(run),
-        ]
-        rows.append(row)
+        row += [_last_accuracy(run), percent(max(reached))] if reached else ["–", "–"]
+        row += [] if target is None else [format_seconds(run.time_to_accuracy(target) or 0.0)]
+        row.append(format_bits(8 * total_bytes(last)))
+        row += [_numbers(run.plans[-1].cuts), _numbers(run.plans[-1].intervals)] if run.plans else ["", ""]
+        rows.append([*row, ended_by(run)])
     return header, rows
+
+
+def _last_accuracy(run: Run) -> str:
+    """With the round and the time of its evaluation, where the run has gone on since."""
+    now, reached = run.evaluations()[-1], percent(accuracies(run)[-1])
+    if now.round == run.metrics[-1].round:
+        return reached
+    return f"{reached} at round {now.round:,}, {format_seconds(now.time_s)}"
 
 
 def ended_by(run: Run) -> str:
