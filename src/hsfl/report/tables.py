@@ -59,7 +59,7 @@ def plan_report(problem: Problem, result: PlanResult) -> RenderableType:
 
 
 def _claim(result: PlanResult) -> str:
-    solved = f"{result.method}, {result.solve_ms:.3g} ms"
+    solved = f"{result.method}, {format_seconds(result.solve_ms / 1e3)}"
     kind = "" if result.allow_empty_tiers or len(result.intervals) == 2 else " with every tier used"
     if result.status == "optimal":
         return f"Proven optimal{kind} ({solved})"
