@@ -266,6 +266,23 @@ def test_accuracy_is_drawn_against_time_rounds_and_bytes(three):
         assert len({(line.get_color(), str(line.get_linestyle())) for line in curves}) == 3
 
 
+@pytest.mark.parametrize(
+    ("speed", "unit", "ticks"),
+    [
+        (1.0, "seconds", [0, 30, 60, 90]),
+        (0.1, "minutes", [0, 5, 10, 15]),
+        (0.02, "minutes", [0, 15, 30, 45, 60, 75]),
+        (0.01, "hours", [0, 0.5, 1, 1.5, 2, 2.5]),
+        (0.001, "hours", [0, 6, 12, 18, 24]),
+    ],
+)
+def test_times_have_round_ticks(tmp_path, speed, unit, ticks):
+    axes = draw_accuracy([Run.load(write_run(tmp_path / "run", speed=speed))]).axes[0]
+    assert axes.get_xlabel() == f"simulated time, in {unit}"
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == pytest.approx(ticks)
+
+
 def test_training_loss_is_smoothed_and_test_loss_is_not(tmp_path):
     run = Run.load(write_run(tmp_path / "run", rounds=1000, every=100))
     figure = draw_loss([run])

@@ -188,17 +188,18 @@ def _sweep(scenario: Scenario, text: str, options: dict[str, Any], plot: Path | 
             points.append((value, str(error)))
     if all(isinstance(point, str) for _, point in points):
         raise HsflError(f"--sweep {text}: no value has a plan; the first: {points[0][1]}")
+    names = [tier.name for tier in scenario.spec.tiers]
     if plot is not None:
         from hsfl.report.plots import draw_sweep
 
-        draw_sweep(field, [(v, p) for v, p in points if isinstance(p, PlanResult)], plot)
+        draw_sweep(field, [(v, p) for v, p in points if isinstance(p, PlanResult)], names, plot)
     if as_json:
         plans = [{"value": v} | ({"error": p} if isinstance(p, str) else p.to_dict()) for v, p in points]
         print(json.dumps({"scenario": scenario.name, "field": field, "sweep": plans}, indent=2))
         return
     from hsfl.report import tables
 
-    show(tables.sweep_table(field, points, [t.name for t in scenario.spec.tiers]))
+    show(tables.sweep_table(field, points, names))
     if plot is not None:
         show(f"Wrote {plot}")
 

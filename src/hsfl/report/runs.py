@@ -18,7 +18,7 @@ from hsfl.problem.plan import NEVER
 from hsfl.problem.profile import FloatArray
 from hsfl.records import RoundRecord
 from hsfl.report.page import Picture, common_target, percent, render, run_labels, summary_rows
-from hsfl.report.plots import new_figure
+from hsfl.report.plots import new_figure, tick_step
 from hsfl.runs.reading import Run, total_bytes
 
 if TYPE_CHECKING:
@@ -280,9 +280,8 @@ def _curves(
 
 def _x_axes(runs: Sequence[Run]) -> list[tuple[Callable[[RoundRecord], float], str]]:
     """Simulated time, rounds and bytes: their numbers, in units that fit the longest run, and their labels."""
-    seconds = max(run.metrics[-1].time_s for run in runs)
     size = max(total_bytes(run.metrics[-1]) for run in runs)
-    duration, time_unit = next((scale, unit) for least, scale, unit in _DURATIONS if seconds >= least)
+    _, duration, time_unit = _duration(runs)
     factor, size_unit = next((scale or 1, unit) for scale, unit in _SIZES if size >= scale)
     return [
         (lambda line: line.time_s / duration, f"simulated time, in {time_unit}"),
@@ -291,11 +290,21 @@ def _x_axes(runs: Sequence[Run]) -> list[tuple[Callable[[RoundRecord], float], s
     ]
 
 
+def _duration(runs: Sequence[Run]) -> tuple[float, int, str]:
+    """The seconds of the longest run, and the unit that fits them: its seconds and its name."""
+    seconds = max(run.metrics[-1].time_s for run in runs)
+    return seconds, *next((scale, unit) for least, scale, unit in _DURATIONS if seconds >= least)
+
+
 def _x_labels(panels: Sequence[Axes], runs: Sequence[Run]) -> None:
+    from matplotlib.ticker import MultipleLocator
+
     for axes, (_, label) in zip(panels, _x_axes(runs), strict=True):
         axes.set_xlabel(label)
         axes.locator_params(axis="x", nbins=6)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    seconds, unit, _ = _duration(runs)
+    panels[0].xaxis.set_major_locator(MultipleLocator(tick_step(seconds) / unit))
 
 
 def _log_axis(axes: Axes) -> None:
