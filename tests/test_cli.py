@@ -135,7 +135,7 @@ def test_the_report_says_what_the_json_says(command, small):
         assert re.search(rf"^\s*\d {tier}\s+{layers}\W.*(conv|fc)\d", text, flags=re.MULTILINE), (tier, text)
     assert f"{found['rounds']:,} rounds" in text
     assert re.search(rf"slowest client\W+client {found['slowest_client']} of 6", text)
-    assert "6 device → 2 edge → 1 cloud" in text
+    assert "6 devices → 2 edges → 1 cloud" in text
     assert "Proven optimal" in text
     assert "Limited by" in text
 
@@ -145,6 +145,15 @@ def test_the_time_to_target_is_shown_for_people(command, small):
 
     shown = re.escape(format_seconds(read(command, "plan", small)["total_latency_s"]))
     assert re.search(rf"Time to target\W+{shown}\b", said(command, "plan", small))
+
+
+def test_the_readme_shows_what_is_printed(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    shown = readme.partition("$ hsfl plan paper\n")[2].partition("\n```")[0]
+    printed = [line.rstrip() for line in said(command, "plan", "paper").splitlines()]
+    took = re.compile(r"\(exact, [\d.]+ m?s\)")
+    assert took.sub("", "\n".join(printed)) == took.sub("", shown)
 
 
 def test_plan_as_a_process_prints_the_same(tmp_path):

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from hsfl.problem.plan import NEVER
 from hsfl.problem.units import format_seconds
 from hsfl.records import PlanRecord, RoundRecord, Summary
+from hsfl.report.words import numbers
 from hsfl.runs.callback import Callback
 from hsfl.runs.stopping import round_limit
 from hsfl.scenario.scenario import Scenario
@@ -47,9 +47,7 @@ class LiveLine(Callback):
             self.live.start()
 
     def on_plan(self, record: PlanRecord) -> None:
-        cuts = ", ".join(map(str, record.cuts))
-        intervals = ", ".join("never" if i >= NEVER else str(i) for i in record.intervals)
-        plan, kept = f"cuts {cuts}; intervals {intervals}", record.kept is not None
+        plan, kept = f"cuts {numbers(record.cuts)}; intervals {numbers(record.intervals)}", record.kept is not None
         news = plan != self.plan or (kept and not self.kept)  # a plan made again each time would fill the screen
         self.plan, self.kept = plan, kept
         if news:

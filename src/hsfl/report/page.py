@@ -11,9 +11,9 @@ from html import escape
 from itertools import pairwise
 from typing import Any
 
-from hsfl.problem.plan import NEVER
 from hsfl.problem.units import format_bits, format_seconds
 from hsfl.records import PlanRecord, RoundRecord
+from hsfl.report.words import both, counted, numbers
 from hsfl.runs.reading import Run, total_bytes
 from hsfl.scenario.toml_format import dotted
 
@@ -70,7 +70,7 @@ def headline(runs: Sequence[Run]) -> str:
     if len(ratios) > 5:
         ratios = [f"{others[0][0] / best:.2f} to {others[-1][0] / best:.2f} times as fast as the other {len(others)}"]
     goal = f"{percent(target, 1)} test accuracy (the most that all {len(runs)} runs reach, rounded down to 0.5 points)"
-    return f"{first} is the first to reach {goal}, after {format_seconds(best)} of simulated time: {_and(ratios)}."
+    return f"{first} is the first to reach {goal}, after {format_seconds(best)} of simulated time: {both(ratios)}."
 
 
 def _achievement(run: Run) -> str:
@@ -86,8 +86,7 @@ def _achievement(run: Run) -> str:
 
 
 def _moment(line: RoundRecord) -> str:
-    rounds = "1 round" if line.round == 1 else f"{line.round:,} rounds"
-    return f"{rounds}, {format_seconds(line.time_s)} of simulated time"
+    return f"{counted(line.round, 'round')}, {format_seconds(line.time_s)} of simulated time"
 
 
 def summary_rows(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
@@ -103,7 +102,7 @@ def summary_rows(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
         row += [_last_accuracy(run), percent(max(reached))] if reached else ["–", "–"]
         row += [] if target is None else [format_seconds(run.time_to_accuracy(target) or 0.0)]
         row.append(format_bits(8 * total_bytes(last)))
-        row += [_numbers(run.plans[-1].cuts), _numbers(run.plans[-1].intervals)] if run.plans else ["", ""]
+        row += [numbers(run.plans[-1].cuts), numbers(run.plans[-1].intervals)] if run.plans else ["", ""]
         rows.append([*row, ended_by(run)])
     return header, rows
 
@@ -154,7 +153,7 @@ def what_you_see(runs: Sequence[Run]) -> str:
         if len(different) > 8:
             different = [*different[:7], f"{len(different) - 7} other fields"]
         same = "Their scenarios are the same."
-        sentences.append(f"Their scenarios differ in {_and(different)}." if different else same)
+        sentences.append(f"Their scenarios differ in {both(different)}." if different else same)
     elif len(runs[0].plans) > 0:
         sentences.append(_plan_sentence(runs[0]))
     unfinished = [label for label, run in zip(run_labels(runs), runs, strict=True) if not run.finished]
@@ -171,7 +170,7 @@ def _setting(runs: Sequence[Run]) -> str:
     for run in runs:
         model, data = run.scenario.get("model", {}), run.scenario.get("data", {})
         names = [section.get("name") or section.get("factory") or "own" for section in (model, data)]
-        tiers = " → ".join(f"{tier.get('entities', 1):,} {tier['name']}" for tier in run.scenario.get("tiers", []))
+        tiers = " → ".join(counted(tier.get("entities", 1), tier["name"]) for tier in run.scenario.get("tiers", []))
         texts.append(f"the model {names[0]} trained on the data {names[1]} over {tiers}")
     count = "One run" if len(runs) == 1 else f"{len(runs)} runs"
     return f"{count}: {'; '.join(dict.fromkeys(texts))}."
@@ -190,7 +189,7 @@ def _plan_sentence(run: Run) -> str:
     changes = sum(before != after for before, after in pairwise(pairs))
     times = {0: "never changed", 1: "changed once"}.get(changes, f"changed {changes:,} times")
     cuts, intervals = pairs[-1]
-    return f"The plan {times}; the last has cuts {_numbers(cuts)} and intervals {_numbers(intervals)}."
+    return f"The plan {times}; the last has cuts {numbers(cuts)} and intervals {numbers(intervals)}."
 
 
 def differences(runs: Sequence[Run]) -> list[str]:
@@ -229,8 +228,8 @@ def _plans_table(plans: Sequence[PlanRecord]) -> str:
         [
             f"{plan.round:,}",
             format_seconds(plan.time_s) if plan.time_s is not None else "–",
-            _numbers(plan.cuts),
-            _numbers(plan.intervals),
+            numbers(plan.cuts),
+            numbers(plan.intervals),
             f"{plan.rounds_predicted:,}" if plan.rounds_predicted is not None else "–",
             plan.strategy or "",
             plan.kept or "",
@@ -280,20 +279,12 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
-def _numbers(values: Sequence[int]) -> str:
-    return ", ".join("never" if value >= NEVER else str(value) for value in values)
-
-
 def _digits(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
 def _words(name: str) -> str:
     return name.replace("_", " ")
-
-
-def _and(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 _STYLE = """

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich import box
-from rich.table import Table
 
 from hsfl.errors import HsflError
 from hsfl.files import write_whole
 from hsfl.problem.plan import NEVER
 from hsfl.problem.profile import FloatArray
 from hsfl.records import RoundRecord
+from hsfl.report.grid import Grid
 from hsfl.report.page import Picture, common_target, percent, render, run_labels, summary_rows
 from hsfl.report.plots import new_figure, tick_step
 from hsfl.runs.reading import Run, total_bytes
@@ -36,19 +35,14 @@ _SIZES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0,
 CLIENTS_SHOWN = 100
 
 
-def runs_table(runs: Sequence[Run]) -> Table:
+def runs_table(runs: Sequence[Run]) -> Grid:
     """The runs for the terminal: a few side by side, which is narrow, and many below each other."""
     _check(runs)
     header, rows = summary_rows(runs)
     lines = [header, *rows]
     if len(runs) <= 5:
         lines = [list(line) for line in zip(*lines, strict=True)]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, name in enumerate(lines[0]):
-        table.add_column(name, justify="right" if i else "left", overflow="fold")
-    for line in lines[1:]:
-        table.add_row(*line)
-    return table
+    return Grid(lines[0], lines[1:], [i > 0 for i in range(len(lines[0]))])
 
 
 def write_report(runs: Sequence[Run], out: Path) -> list[Path]:
