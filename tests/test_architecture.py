@@ -71,6 +71,7 @@ CONFINED = {
     "requests": {"data"},
     "tomlkit": {"runs"},
     "matplotlib": {"report"},
+    "jinja2": {"report"},
     "typer": {"cli"},
     "rich": {"report", "cli"},
     "scipy": {"planner"},

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,13 +17,26 @@ import pytest
 from rich.console import Console
 
 from hsfl.errors import HsflError, MissingExtraError
-from hsfl.report.page import common_target, differences, headline, render, run_labels, summary_rows, what_you_see
+from hsfl.report.page import (
+    Picture,
+    common_target,
+    differences,
+    headline,
+    render,
+    run_labels,
+    summary_rows,
+    what_you_see,
+)
 from hsfl.report.runs import draw_accuracy, draw_drift, draw_labels, draw_loss, draw_plans, runs_table, write_report
 from hsfl.runs.reading import Run
 from tests.runs.test_reading import LAYERS, write_run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 VOID = {"meta", "img", "br", "link"}
+TAGS = {
+    *("html", "head", "meta", "title", "style", "body", "main", "h1", "p", "section", "h2", "figure", "img"),
+    *("figcaption", "div", "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "pre"),
+}
 
 
 class Page(HTMLParser):
@@ -33,12 +48,14 @@ class Page(HTMLParser):
         self.addresses: list[str] = []
         self.rows: list[list[str]] = []
         self.text = ""
+        self.tags: list[tuple[str, dict[str, str]]] = []
         self.feed(text)
         self.close()
         assert self.open == [], "tags stay open"
 
     def handle_starttag(self, tag, attrs):
         self.addresses += [value for name, value in attrs if name in ("src", "href")]
+        self.tags.append((tag, dict(attrs)))
         if tag not in VOID:
             self.open.append(tag)
         if tag == "tr":
@@ -99,6 +116,30 @@ def test_a_report_of_three_runs(three, tmp_path):
     for label, run in zip(("planned", "random", "fixed"), three, strict=True):
         assert label in page.text and run.scenario_text in page.text
     assert "data.name=a <b>" in page.text  # the command, unharmed by the markup
+
+
+def test_text_of_a_run_is_text_on_the_page(tmp_path):
+    """Names, labels, reasons and the scenario, however they look: a page that is passed on must run nothing."""
+    evil = "<script>alert(1)</script>'\"&"
+    run = Run.load(write_run(tmp_path / "<img src=x onerror='a'>", plans=1, labels=False))
+    run = replace(
+        run,
+        scenario_text=f"{run.scenario_text}# {evil}",
+        plans=[run.plans[0].model_copy(update={"kept": evil, "strategy": evil})],
+        environment=run.environment.model_copy(update={"platform": evil, "command": ["hsfl", evil]}),
+        scenario={**run.scenario, "model": {"name": evil}},
+    )
+    text = render([run], [Picture("x.png", f"A caption {evil}", PNG, run)])
+    page = Page(text)
+    assert page.text.count(evil) >= 6 and "<img src=x" in page.text
+    assert {name for name, _ in page.tags} <= TAGS
+    allowed = {"charset", "name", "content", "http-equiv", "lang", "class", "scope", "src", "alt"}
+    assert {name for _, attributes in page.tags for name in attributes} <= allowed  # no event, no style
+    assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
+    policies = [found["content"] for name, found in page.tags if name == "meta" and "http-equiv" in found]
+    assert policies == ["default-src 'none'; img-src data:; style-src 'unsafe-inline'"]
+    assert text.index("Content-Security-Policy") < text.index("<title>")
+    assert not re.search(r"https?://|url\(|@import", text)
 
 
 def test_reports_are_the_same_every_time_and_leave_other_files_alone(three, tmp_path):
@@ -343,14 +384,15 @@ def test_bad_calls_are_said(tmp_path, monkeypatch):
     (run.folder / "metrics.jsonl").write_text("")
     with pytest.raises(HsflError, match=r"metrics.jsonl: holds no round yet"):
         write_report([Run.load(run.folder)], tmp_path / "out")
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match="plot"):
-        write_report([run], tmp_path / "out")
+    for package in ("jinja2", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(MissingExtraError, match="plot"):
+            write_report([run], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_reading_and_tables_load_neither_matplotlib_nor_torch():
-    check = "import hsfl.report.runs, sys; print([m for m in ('torch', 'matplotlib') if m in sys.modules])"
+    check = "import hsfl.report.runs, sys; print([m for m in ('torch', 'matplotlib', 'jinja2') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 

@@ -7,10 +7,11 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
+from hsfl.errors import MissingExtraError
 from hsfl.problem.units import format_bits, format_seconds
 from hsfl.records import PlanRecord, RoundRecord
 from hsfl.report.words import both, counted, numbers
@@ -30,6 +31,24 @@ class Picture:
     caption: str
     png: bytes
     run: Run | None = None
+
+    @property
+    def source(self) -> str:
+        """All of it, as an address."""
+        return "data:image/png;base64," + base64.b64encode(self.png).decode()
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """A table of the page."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    @property
+    def right(self) -> list[bool]:
+        """Which columns hold nothing but numbers, and so belong to the right."""
+        return [all(re.match(r"[-\d–…]|$", row[i]) for row in self.rows) for i in range(len(self.header))]
 
 
 def run_labels(runs: Sequence[Run]) -> list[str]:
@@ -125,21 +144,33 @@ def percent(share: float, digits: int = 2) -> str:
 
 
 def render(runs: Sequence[Run], pictures: Sequence[Picture]) -> str:
-    """The page: one file, nothing loaded from elsewhere."""
+    """The page: one file, nothing loaded from elsewhere, every text of a run escaped."""
+    try:
+        from jinja2 import Environment, StrictUndefined
+    except ModuleNotFoundError:
+        raise MissingExtraError("Writing the page of runs", "plot") from None
     labels = run_labels(runs)
-    title = f"Run {labels[0]}" if len(runs) == 1 else f"{len(runs)} runs: {', '.join(labels)}"
-    parts = [f"<h1>{escape(title)}</h1>", f"<p class='lead'>{escape(what_you_see(runs))}</p>"]
-    parts.append(_table(*summary_rows(runs)))
-    parts += [_figure(picture) for picture in pictures if picture.run is None]
-    for label, run in zip(labels, runs, strict=True):
-        own = "".join(_figure(picture) for picture in pictures if picture.run is run)
-        parts.append(f"<section><h2>{escape(label)}</h2>{own}{_run_details(run)}</section>")
-    body = "\n".join(parts)
-    return (
-        "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body><main>\n{body}\n</main></body></html>\n"
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((files("hsfl.report") / "page.html.j2").read_text(encoding="utf-8"))
+    page = template.render(
+        title=f"Run {labels[0]}" if len(runs) == 1 else f"{len(runs)} runs: {', '.join(labels)}",
+        lead=what_you_see(runs),
+        summary=_Cells(*summary_rows(runs)),
+        pictures=pictures,
+        runs=[
+            {
+                "label": label,
+                "pictures": [picture for picture in pictures if picture.run is run],
+                "plans_title": f"Plans ({len(run.plans):,})",
+                "plans": _plans(run.plans),
+                "constants": _constants(run),
+                "environment": _environment(run),
+                "scenario_text": run.scenario_text,
+            }
+            for label, run in zip(labels, runs, strict=True)
+        ],
     )
+    return page.lstrip() + "\n"
 
 
 def what_you_see(runs: Sequence[Run]) -> str:
@@ -198,17 +229,7 @@ def differences(runs: Sequence[Run]) -> list[str]:
     return [name for name in dict.fromkeys(n for f in flat for n in f) if len({repr(f.get(name)) for f in flat}) > 1]
 
 
-def _figure(picture: Picture) -> str:
-    source = "data:image/png;base64," + base64.b64encode(picture.png).decode()
-    caption = escape(picture.caption)
-    return f"<figure><img src='{source}' alt='{caption}'><figcaption>{caption}</figcaption></figure>"
-
-
-def _run_details(run: Run) -> str:
-    parts = [_details(f"Plans ({len(run.plans):,})", _plans_table(run.plans))]
-    planned = [plan for plan in run.plans if plan.constants]
-    if planned:
-        parts.append(_details("Constants the last plan was made with", _constants(planned[-1], run.tier_names)))
+def _environment(run: Run) -> _Cells:
     environment = run.environment.model_dump(exclude_unset=True)
     if run.environment.command is not None:
         environment["command"] = shlex.join(run.environment.command)
@@ -216,13 +237,10 @@ def _run_details(run: Run) -> str:
         environment["training took"] = format_seconds(run.summary.wall_s)
     if run.summary is not None and run.summary.seed is not None:
         environment["seed"] = run.summary.seed
-    rows = [[key, str(value)] for key, value in environment.items()]
-    parts.append(_details("Environment", _table(["what", "value"], rows)))
-    parts.append(_details("Scenario", f"<pre>{escape(run.scenario_text)}</pre>"))
-    return "".join(parts)
+    return _Cells(["what", "value"], [[key, str(value)] for key, value in environment.items()])
 
 
-def _plans_table(plans: Sequence[PlanRecord]) -> str:
+def _plans(plans: Sequence[PlanRecord]) -> _Cells:
     header = ["after round", "at", "cuts", "intervals", "rounds predicted", "by", "kept because"]
     rows = [
         [
@@ -240,16 +258,20 @@ def _plans_table(plans: Sequence[PlanRecord]) -> str:
     if hidden > 0:
         more = [f"… {hidden:,} more", *[""] * (len(header) - 1)]
         rows = [*rows[:PLANS_SHOWN], more, *rows[-PLANS_SHOWN:]]
-    return _table(header, rows)
+    return _Cells(header, rows)
 
 
-def _constants(plan: PlanRecord, tiers: Sequence[str]) -> str:
-    assert plan.constants is not None
+def _constants(run: Run) -> dict[str, Any] | None:
+    """Those of the last plan that was made with any: single numbers, and lists by layer."""
+    plan = next((plan for plan in reversed(run.plans) if plan.constants is not None), None)
+    if plan is None or plan.constants is None:
+        return None
     constants = plan.constants.model_dump()
     single = [[_words(k), _digits(v)] for k, v in constants.items() if not isinstance(v, list)]
     columns: list[tuple[str, list[Any]]] = []
     for key, value in constants.items():
         if isinstance(value, list) and value and isinstance(value[0], list):
+            tiers = run.tier_names
             names = tiers if len(tiers) == len(value) else [str(m + 1) for m in range(len(value))]
             columns += [(f"{_words(key)}, {name}", list(v)) for name, v in zip(names, value, strict=True)]
         elif isinstance(value, list):
@@ -258,25 +280,8 @@ def _constants(plan: PlanRecord, tiers: Sequence[str]) -> str:
     rows = [
         [str(l + 1), *(_digits(values[l]) if l < len(values) else "–" for _, values in columns)] for l in range(length)
     ]
-    made = f"<p>Made after round {plan.round:,}.</p>"
-    layers = _table(["layer", *(name for name, _ in columns)], rows) if rows else ""
-    return made + _table(["constant", "value"], single) + layers
-
-
-def _details(title: str, content: str) -> str:
-    return f"<details><summary>{escape(title)}</summary>{content}</details>"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns that hold nothing but numbers are set to the right."""
-    right = [all(re.match(r"[-\d–…]|$", row[i]) for row in rows) for i in range(len(header))]
-    kinds = [" class='n'" if r else "" for r in right]
-    head = "".join(f"<th scope='col'{kind}>{escape(text)}</th>" for kind, text in zip(kinds, header, strict=True))
-    body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
-        for row in rows
-    )
-    return f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    layers = _Cells(["layer", *(name for name, _ in columns)], rows)
+    return {"round": f"{plan.round:,}", "single": _Cells(["constant", "value"], single), "layers": layers}
 
 
 def _digits(value: object) -> str:
@@ -285,35 +290,3 @@ def _digits(value: object) -> str:
 
 def _words(name: str) -> str:
     return name.replace("_", " ")
-
-
-_STYLE = """
-:root { color-scheme: light dark; --text: #1c1e21; --dim: #5b6168; --back: #fff; --line: #d8dce1; --band: #f3f5f7; }
-@media (prefers-color-scheme: dark) {
-  :root { --text: #e6e8ea; --dim: #a3abb3; --back: #15181b; --line: #3a4047; --band: #1f2428; }
-}
-body { margin: 0; background: var(--back); color: var(--text); font: 16px/1.5 system-ui, sans-serif; }
-main { max-width: 75rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
-h1 { font-size: 1.6rem; line-height: 1.25; overflow-wrap: anywhere; }
-h2 { font-size: 1.25rem; margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1rem; }
-.lead { max-width: 52rem; font-size: 1.05rem; }
-.wide { overflow-x: auto; margin: 1rem 0; }
-table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.3rem 0.8rem 0.3rem 0; text-align: left; vertical-align: top; }
-th { color: var(--dim); font-weight: 600; border-bottom: 2px solid var(--line); vertical-align: bottom; }
-td { border-bottom: 1px solid var(--line); }
-.n { text-align: right; }
-figure { margin: 2rem 0; }
-img { max-width: 100%; height: auto; background: #fff; border-radius: 6px; }
-figcaption { color: var(--dim); font-size: 0.9rem; max-width: 52rem; }
-details { margin: 0.8rem 0; }
-summary { cursor: pointer; font-weight: 600; }
-pre { background: var(--band); padding: 1rem; overflow-x: auto; font-size: 0.85rem; border-radius: 6px; }
-@media print {
-  :root { --text: #000; --dim: #444; --back: #fff; --line: #bbb; --band: #f5f5f5; color-scheme: light; }
-  body { font-size: 10pt; }
-  main { max-width: none; padding: 0; }
-  figure, tr { break-inside: avoid; }
-  pre { white-space: pre-wrap; overflow-wrap: anywhere; }
-}
-"""

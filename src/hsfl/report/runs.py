@@ -49,12 +49,13 @@ def write_report(runs: Sequence[Run], out: Path) -> list[Path]:
     """Write the pictures and report.html into a folder, which is made if need be; their paths."""
     _check(runs)
     pictures = draw_all(runs)
+    page = render(runs, pictures)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise HsflError(f"{out}: the folder cannot be made ({error}); choose another place") from None
     files = [(picture.name, picture.png) for picture in pictures]
-    files.append(("report.html", render(runs, pictures).encode()))
+    files.append(("report.html", page.encode(errors="replace")))
     for name, data in files:
         write_whole(out / name, data, replace=True)
     return [out / name for name, _ in files]
