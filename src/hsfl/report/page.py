@@ -267,7 +267,7 @@ def _constants(run: Run) -> dict[str, Any] | None:
     if plan is None or plan.constants is None:
         return None
     constants = plan.constants.model_dump()
-    single = [[_words(k), _digits(v)] for k, v in constants.items() if not isinstance(v, list)]
+    single = [[_words(k), _digits(v)] for k, v in constants.items() if v is not None and not isinstance(v, list)]
     columns: list[tuple[str, list[Any]]] = []
     for key, value in constants.items():
         if isinstance(value, list) and value and isinstance(value[0], list):
