@@ -391,6 +391,32 @@ def test_bad_calls_are_said(tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("file", "before", "after", "said"),
+    [
+        ("labels.json", '"0", ', "", "labels.json: counts[1] has 10 numbers for 9 labels"),
+        ("scenario.toml", 'name = "edge"\n', "", "scenario.toml: tiers[2].name is missing"),
+        (
+            "plans.jsonl",
+            '"cuts": [4, 7]',
+            '"cuts": [4]',
+            "the plan after round 33 has 1 cuts and 3 intervals for 3 tiers",
+        ),
+        ("metrics.jsonl", '"time_s": 4.0', '"time_s": 1e308', "metrics.jsonl: round 5 is at 5.0 s after 1e+308 s"),
+        ("metrics.jsonl", '"time_s": 4.0', '"time_s": NaN', "metrics.jsonl: round 4 is at nan s after 3.0 s"),
+        ("metrics.jsonl", '"accuracy": 0.18', '"accuracy": Infinity', "the accuracy of round 10 is inf, not a share"),
+    ],
+)
+def test_a_damaged_run_ends_in_one_sentence(command, tmp_path, file, before, after, said):
+    folder = write_run(tmp_path / "run")
+    text = (folder / file).read_text()
+    assert before in text
+    (folder / file).write_text(text.replace(before, after, 1))
+    ended = command("report", "run", "--out", "out")
+    assert ended.code == 2 and ended.err.startswith("hsfl: run/") and ended.err.count("\n") == 1
+    assert said in ended.err and not (tmp_path / "out").exists()
+
+
 def test_reading_and_tables_load_neither_matplotlib_nor_torch():
     check = "import hsfl.report.runs, sys; print([m for m in ('torch', 'matplotlib', 'jinja2') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)

@@ -16,7 +16,7 @@ from hsfl.problem.plan import NEVER
 from hsfl.problem.profile import FloatArray
 from hsfl.records import RoundRecord
 from hsfl.report.grid import Grid
-from hsfl.report.page import Picture, common_target, percent, render, run_labels, summary_rows
+from hsfl.report.page import Picture, check, common_target, percent, render, run_labels, summary_rows
 from hsfl.report.plots import new_figure, tick_step
 from hsfl.runs.reading import Run, total_bytes
 
@@ -37,7 +37,7 @@ CLIENTS_SHOWN = 100
 
 def runs_table(runs: Sequence[Run]) -> Grid:
     """The runs for the terminal: a few side by side, which is narrow, and many below each other."""
-    _check(runs)
+    check(runs)
     header, rows = summary_rows(runs)
     lines = [header, *rows]
     if len(runs) <= 5:
@@ -47,7 +47,7 @@ def runs_table(runs: Sequence[Run]) -> Grid:
 
 def write_report(runs: Sequence[Run], out: Path) -> list[Path]:
     """Write the pictures and report.html into a folder, which is made if need be; their paths."""
-    _check(runs)
+    check(runs)
     pictures = draw_all(runs)
     page = render(runs, pictures)
     try:
@@ -134,7 +134,6 @@ def draw_plans(run: Run) -> Figure:
     layers = run.plans[-1].layers
     edges = np.array([[0, *plan.cuts, layers] for plan in (*run.plans, run.plans[-1])]) + 0.5
     names = run.tier_names
-    names = names if len(names) == edges.shape[1] - 1 else [f"tier {m + 1}" for m in range(edges.shape[1] - 1)]
     for m, name in enumerate(names):
         style: dict[str, Any] = {"facecolor": _BANDS[m % 6], "hatch": _HATCHES[m % 6], "edgecolor": "white"}
         top.fill_between(rounds, edges[:, m], edges[:, m + 1], step="post", linewidth=0, label=name, **style)
@@ -156,10 +155,9 @@ def draw_plans(run: Run) -> Figure:
 
 def _intervals(axes: Axes, run: Run, rounds: FloatArray, names: Sequence[str]) -> None:
     """One step line per tier of several machines; a tier that is never averaged has none."""
-    tiers = run.scenario.get("tiers", [])
     top = 1.0
     for m, name in enumerate(names):
-        if m < len(tiers) and len(tiers) == len(names) and tiers[m].get("entities", 2) == 1:
+        if run.scenario["tiers"][m].get("entities", 2) == 1:
             continue
         values = [float(plan.intervals[m]) for plan in (*run.plans, run.plans[-1])]
         shown = np.array([np.nan if value >= NEVER else value for value in values])
@@ -334,14 +332,6 @@ def _suffixes(runs: Sequence[Run]) -> list[str]:
     names = ["-" + re.sub(r"[^\w.-]+", "-", label).strip("-") for label in run_labels(runs)]
     alike = len({name.casefold() for name in names}) < len(names)
     return [f"-{i}{name}" for i, name in enumerate(names, 1)] if alike else names
-
-
-def _check(runs: Sequence[Run]) -> None:
-    if not runs:
-        raise HsflError("no run is given; give at least one folder of a run")
-    for run in runs:
-        if not run.metrics:
-            raise HsflError(f"{run.folder / 'metrics.jsonl'}: holds no round yet; wait until the run has begun")
 
 
 def _png(figure: Figure) -> bytes:
