@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hsfl import api
-from hsfl.cli.common import ScenarioArgument, SetOption, app, assignment, show, toml_or_text
+from hsfl.cli.common import ScenarioArgument, SetOption, app, assignment, show, toml_or_text, warnings_in_one_line
 from hsfl.errors import HsflError
 from hsfl.files import write_whole
 from hsfl.planner.result import PlanResult
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 @app.command()
+@warnings_in_one_line()
 def plan(
     scenario: ScenarioArgument,
     method: Annotated[str, typer.Option(help="exact: the proven optimum; bcd: the paper's Algorithm 2.")] = "exact",
@@ -79,7 +80,7 @@ def plan(
         return
     from hsfl.report import tables
 
-    show(tables.plan_report(loaded.problem, result))
+    show(tables.plan_report(loaded.problem, result, loaded.caveat))
     if compare:
         show("", tables.compare_table(result, others))
     if plot is not None:
@@ -113,6 +114,7 @@ def init(
 
 
 @app.command()
+@warnings_in_one_line()
 def profile(
     model: Annotated[
         str, typer.Argument(metavar="NAME_OR_FACTORY", help='A built-in model, or "package.module:function".')

@@ -166,7 +166,8 @@ def estimate(
         if constants.smoothness * step > 1:
             show(
                 f"The step {step:g} is above 1/β = {1 / constants.smoothness:.3g}, where the bound ends: "
-                f"training takes β as {1 / step:g}, hsfl plan wants a smaller step or --optimize-learning-rate."
+                f"training takes β as {1 / step:g}; hsfl plan wants a smaller step, or chooses one with "
+                "--optimize-learning-rate."
             )
     if write:
         write_constants(Path(scenario), constants)

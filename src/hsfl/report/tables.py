@@ -40,13 +40,13 @@ _WHAT = {
 }
 
 
-def plan_report(problem: Problem, result: PlanResult) -> RenderableType:
-    """Everything about a planned scenario."""
+def plan_report(problem: Problem, result: PlanResult, caveat: str | None = None) -> RenderableType:
+    """Everything about a planned scenario; a caveat, as `Scenario.caveat` has it, bounds what is proven."""
     e, clients = result.evaluation, problem.system.num_clients
     return Group(
         Text(f"{result.scenario}: {_describe_system(problem)}", style="bold"),
         Text(f"{problem.num_layers} layers, {format_bits(problem.profile.parameter_bits.sum())} of parameters"),
-        Text(_claim(result)),
+        Text(_claim(result, caveat)),
         *notes(problem),
         Text(),
         _tier_table(problem, e),
@@ -60,9 +60,11 @@ def plan_report(problem: Problem, result: PlanResult) -> RenderableType:
     )
 
 
-def _claim(result: PlanResult) -> str:
+def _claim(result: PlanResult, caveat: str | None) -> str:
     solved = f"{result.method}, {format_seconds(result.solve_ms / 1e3)}"
     kind = "" if result.allow_empty_tiers or len(result.intervals) == 2 else " with every tier used"
+    if caveat is not None:
+        kind += ", for the bound of SGD"
     if result.status == "optimal":
         return f"Proven optimal{kind} ({solved})"
     if result.status == "bounded":
@@ -136,7 +138,9 @@ def _time_to_target(problem: Problem, result: PlanResult) -> RenderableType:
         return _timing("Time to target", e)
     lines = [_timing(f"Time to target with the learning rate {e.learning_rate:.3g}", e)]
     if result.given is None:
-        lines.append(Text(f"The given learning rate {problem.learning_rate:.3g} cannot reach the target."))
+        limit, given = 1 / problem.constants.smoothness, f"The given learning rate {problem.learning_rate:.3g}"
+        reason = "is above 1/smoothness, where the bound ends; a target given by rounds is that of 1/smoothness."
+        lines.append(Text(f"{given} {reason if problem.step > limit else 'cannot reach the target.'}"))
     else:
         lines.append(_timing(f"With the given {problem.learning_rate:.3g}", result.given, style="dim"))
     return Group(*lines)
