@@ -364,6 +364,26 @@ def test_labels_beyond_a_hundred_clients_are_counted_in_the_title(tmp_path):
     assert image[:, 0].filled(0).tolist() == [500, 500, *[0] * 8]
 
 
+def test_dollars_are_no_formulas(tmp_path):
+    folder = write_run(tmp_path / r"a$\frac$", rounds=10)
+    names = [r"$\frac$", "$1", "$2$", *"3456789"]
+    content = json.loads((folder / "labels.json").read_text())
+    (folder / "labels.json").write_text(json.dumps(content | {"labels": names}))
+    run = Run.load(folder)
+    assert len(write_report([run, run], tmp_path / "out")) == 8
+    figure = draw_labels(run)
+    figure.draw_without_rendering()
+    assert [text.get_text().replace(r"\$", "$") for text in figure.axes[0].get_yticklabels()] == names
+
+
+def test_letters_without_a_picture_are_said_in_one_line(command, tmp_path):
+    folder = write_run(tmp_path / "run", rounds=10)
+    content = json.loads((folder / "labels.json").read_text())
+    (folder / "labels.json").write_text(json.dumps(content | {"labels": ["零", *"123456789"]}))
+    ended = command("report", "run")
+    assert ended.code == 0 and all(line.startswith("hsfl: Glyph") for line in ended.err.splitlines())
+
+
 def test_drift_shows_what_is_positive(tmp_path):
     run = Run.load(write_run(tmp_path / "run"))
     device, edge = draw_drift(run).axes

@@ -121,6 +121,7 @@ def train(
 
 
 @app.command()
+@warnings_in_one_line()
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders that hsfl train wrote.")],
     out: Annotated[

@@ -64,7 +64,7 @@ def draw_objective(problem: Problem, result: PlanResult, path: Path, *, allow_em
         _time_axis(axes)
         axes.legend()
     time = format_seconds(result.total_latency_s)
-    axes.set_title(f"{result.scenario}: time to target by cuts; best {time} at {list(result.cuts)}")
+    axes.set_title(f"{plain(result.scenario)}: time to target by cuts; best {time} at {list(result.cuts)}")
     _save(figure, path)
 
 
@@ -93,7 +93,7 @@ def draw_sweep(field: str, points: Sequence[tuple[str, PlanResult]], names: Sequ
     time_axes.plot(x, [r.objective_s for r in results], "o-", color="black")
     time_axes.set_ylabel("time to target")
     _time_axis(time_axes)
-    time_axes.set_title(f"{results[0].scenario}: the plan as {field} moves")
+    time_axes.set_title(plain(f"{results[0].scenario}: the plan as {field} moves"))
     for m in range(len(results[0].cuts)):
         cut_axes.plot(x, [r.cuts[m] for r in results], "s-", label=f"{names[m]} | {names[m + 1]}")
     for m in range(len(results[0].intervals)):
@@ -102,8 +102,8 @@ def draw_sweep(field: str, points: Sequence[tuple[str, PlanResult]], names: Sequ
             interval_axes.plot(x, values, "^-", label=names[m])
     cut_axes.set_ylabel("cuts, in layers")
     interval_axes.set_ylabel("interval, in rounds")
-    interval_axes.set_xticks(x, [value for value, _ in points], rotation=30, ha="right")
-    interval_axes.set_xlabel(field)
+    interval_axes.set_xticks(x, [plain(value) for value, _ in points], rotation=30, ha="right")
+    interval_axes.set_xlabel(plain(field))
     for axes in (cut_axes, interval_axes):
         axes.yaxis.get_major_locator().set_params(integer=True)
         if axes.lines:
@@ -141,6 +141,11 @@ def _log_times(axis: Axis, low: float, high: float) -> None:
 def tick_step(span: float) -> float:
     """The least duration in which people count that goes at most six times into a span; both in seconds."""
     return next((duration for duration in _DURATIONS if 6 * duration >= span), span / 6)
+
+
+def plain(text: str) -> str:
+    """A name as it is, for matplotlib takes what stands between two dollar signs for a formula."""
+    return text.replace("$", r"\$")
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -17,7 +17,7 @@ from hsfl.problem.profile import FloatArray
 from hsfl.records import RoundRecord
 from hsfl.report.grid import Grid
 from hsfl.report.page import Picture, check, common_target, percent, render, run_labels, summary_rows
-from hsfl.report.plots import new_figure, tick_step
+from hsfl.report.plots import new_figure, plain, tick_step
 from hsfl.runs.reading import Run, total_bytes
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def draw_plans(run: Run) -> Figure:
     bottom.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     count = len({(tuple(plan.cuts), tuple(plan.intervals)) for plan in run.plans})
     kinds = "one plan throughout" if count == 1 else f"{count} different plans"
-    figure.suptitle(f"{run.name}: where the model is cut and how often tiers are averaged ({kinds})")
+    figure.suptitle(f"{plain(run.name)}: where the model is cut and how often tiers are averaged ({kinds})")
     return figure
 
 
@@ -199,7 +199,7 @@ def draw_labels(run: Run) -> Figure:
             axes.text(client, label, text, ha="center", va="center", color=colour, fontsize=7)
     x, y = (np.arange(0, size, -(-size // 25)) for size in (len(shown), len(names)))
     axes.set_xticks(x, [str(i + 1) for i in x])
-    axes.set_yticks(y, [names[i] if len(names[i]) <= 16 else names[i][:15] + "…" for i in y])
+    axes.set_yticks(y, [plain(names[i] if len(names[i]) <= 16 else names[i][:15] + "…") for i in y])
     axes.set_xlabel("client")
     axes.set_ylabel("label")
     which = f"the first {CLIENTS_SHOWN} of {clients:,} clients" if clients > CLIENTS_SHOWN else f"{clients} clients"
@@ -236,12 +236,12 @@ def draw_drift(run: Run) -> Figure:
             axes.plot([round for round, _ in found], values, label=label, **style)
         if positive:
             axes.set_yscale("log")
-        axes.set_title(tier)
+        axes.set_title(plain(tier))
         axes.set_xlabel("rounds")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("mean squared distance to the mean")
-    figure.suptitle(f"{run.name}: drift just before each average, measured and predicted")
+    figure.suptitle(f"{plain(run.name)}: drift just before each average, measured and predicted")
     _legend(figure, panels[0])
     return figure
 
@@ -265,7 +265,7 @@ def _curves(
         if dots:
             style |= {"marker": "osD^v"[i % 5], "markersize": 4, "markevery": max(1, len(points) // 20)}
         for axes, place in zip(panels, places, strict=True):
-            axes.plot([place(line) for line in points], y, label=label, **style)
+            axes.plot([place(line) for line in points], y, label=plain(label), **style)
     for axes in panels:
         axes.grid(alpha=0.3)
         axes.margins(x=0.02)
