@@ -72,6 +72,7 @@ CONFINED = {
     "pooch": {"data"},
     "tomlkit": {"runs"},
     "matplotlib": {"report"},
+    "jinja2": {"report"},
     "typer": {"cli"},
     "rich": {"report", "cli"},
     "scipy": {"planner"},

@@ -135,7 +135,7 @@ def test_the_report_says_what_the_json_says(command, small):
         assert re.search(rf"^\s*\d {tier}\s+{layers}\W.*(conv|fc)\d", text, flags=re.MULTILINE), (tier, text)
     assert f"{found['rounds']:,} rounds" in text
     assert re.search(rf"slowest client\W+client {found['slowest_client']} of 6", text)
-    assert "6 device → 2 edge → 1 cloud" in text
+    assert "6 devices → 2 edges → 1 cloud" in text
     assert "Proven optimal" in text
     assert "Limited by" in text
 
@@ -145,6 +145,15 @@ def test_the_time_to_target_is_shown_for_people(command, small):
 
     shown = re.escape(format_seconds(read(command, "plan", small)["total_latency_s"]))
     assert re.search(rf"Time to target\W+{shown}\b", said(command, "plan", small))
+
+
+def test_the_readme_shows_what_is_printed(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    shown = readme.partition("$ hsfl plan paper\n")[2].partition("\n```")[0]
+    printed = [line.rstrip() for line in said(command, "plan", "paper").splitlines()]
+    took = re.compile(r"\(exact, [\d.]+ m?s\)")
+    assert took.sub("", "\n".join(printed)) == took.sub("", shown)
 
 
 def test_plan_as_a_process_prints_the_same(tmp_path):
@@ -179,13 +188,13 @@ def test_bcd_never_says_optimal(command, name):
 
 def test_set_replaces_fields(command, small):
     options = ["--set", "tiers.device.uplink=20 Mbps", "--set", 'tiers.2.uplink="30 Mbps"', "--set", "seed=8"]
-    options += ["--set", "training.optimizer=adam", "--set", "tiers.cloud.compute = {uniform = [1e12, 2e12]}"]
+    options += ["--set", "training.optimizer=momentum", "--set", "tiers.cloud.compute = {uniform = [1e12, 2e12]}"]
     options += ["--set", "tiers.device.parents=[0, 1, 0, 1, 0, 1]"]
     overrides = {
         "tiers.device.uplink": "20 Mbps",
         "tiers.edge.uplink": "30 Mbps",
         "seed": 8,
-        "training.optimizer": "adam",
+        "training.optimizer": "momentum",
         "tiers.cloud.compute": {"uniform": [1e12, 2e12]},
         "tiers.device.parents": [0, 1, 0, 1, 0, 1],
     }
@@ -230,6 +239,38 @@ def test_a_target_out_of_reach_of_the_given_rate_is_planned_with_another(command
     assert command("plan", path).code == 2
     found = read(command, "plan", path, "--optimize-learning-rate")
     assert found["learning_rate"] < 0.01 and "given_learning_rate" not in found
+
+
+@pytest.mark.parametrize("momentum", [False, True])
+def test_a_rate_above_the_bound_is_planned_with_another(command, tmp_path, momentum):
+    """The target by rounds is then that of the largest rate the bound holds for."""
+    changes = {"training.optimizer": "momentum", "training.momentum": 0.5} if momentum else {}
+    path = write(tmp_path, changed({"training.learning_rate": 0.5} | changes), "steep.toml")
+    largest = (1 - 0.5 * momentum) / 7.8
+    refused = command("plan", path)
+    assert refused.code == 2 and f"write at most {largest:.4g}" in refused.err
+    found = read(command, "plan", path, "--optimize-learning-rate", "--compare")
+    assert 0 < found["learning_rate"] <= largest * (1 + 1e-12) and "given_learning_rate" not in found
+    at_largest = hsfl.load_scenario(path, {"training.learning_rate": largest})
+    assert found["target"] == pytest.approx(at_largest.problem.constants.target)
+    again = hsfl.plan(at_largest, optimize_learning_rate=True)
+    assert found["objective_s"] == pytest.approx(again.objective_s, rel=2e-3)
+    assert all(a["slowdown"] is None or a["slowdown"] > 0.95 for a in found["alternatives"] if "slowdown" in a)
+    text = said(command, "plan", path, "--optimize-learning-rate", "--plot", "steep.png")
+    assert "The given learning rate 0.5 is above 1/smoothness" in text
+
+
+def test_a_bound_that_is_not_the_optimisers_is_said(command, small):
+    """Once, on stderr, and what is proven is proven of that bound only."""
+    for options in ([], ["--sweep", "training.batch_size=8,16"], ["--json"]):
+        ended = command("plan", small, "--set", "training.optimizer=adam", *options)
+        assert ended.code == 0
+        assert re.fullmatch(r"hsfl: the convergence bound is one of SGD .*\n", ended.err)
+    text = command("plan", small, "--set", "training.optimizer=adamw").out
+    assert "Proven optimal with every tier used, for the bound of SGD (exact" in text
+    assert "SGD" not in said(command, "plan", small)
+    with pytest.warns(UserWarning, match="one of SGD and takes adam's learning rate"):
+        hsfl.plan(hsfl.load_scenario(small, {"training.optimizer": "adam"}))
 
 
 def test_compare(command, small):
@@ -446,6 +487,13 @@ def test_profile_measures_this_machine(command):
         assert "FLOPS" in timed[0] and "%" in timed[0]
     assert re.search(r"batch (of )?4\b", text) and "nominal" in text
     assert not re.search(r"\d (ms|µs)\b", said(command, "profile", "lenet5"))
+
+
+def test_warnings_of_a_model_are_one_line_each(command, tmp_path):
+    warning = "import warnings\n\nwarnings.warn('this model is old')\n"
+    (tmp_path / "warning_net.py").write_text(NET + warning)
+    ended = command("profile", "warning_net:build", "--input", "8")
+    assert ended.code == 0 and ended.err == "hsfl: this model is old\n"
 
 
 # --- help ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hsfl.errors import HsflError, InfeasibleError, ScenarioError
 from hsfl.planner.baselines import Alternative, alternatives
 from hsfl.planner.result import Evaluation, PlanResult, evaluate_plan
-from hsfl.planner.solve import check_reachable, solve, solve_with_step
+from hsfl.planner.solve import solve, solve_with_step
 from hsfl.problem.plan import Plan, make_plan
 from hsfl.problem.profile import LayerProfile
 from hsfl.scenario.reading import read_scenario
@@ -51,17 +52,18 @@ def plan(
 
     `method` is "exact" (proven optimal) or "bcd" (the paper's Algorithm 2). `allow_empty_tiers` lets a tier relay only.
     `optimize_learning_rate` chooses the learning rate too. Beyond `time_limit_s` the exact method returns the best
-    plan so far with a true lower bound and the gap between them.
+    plan so far with a true lower bound and the gap between them. Warns where the bound is not one of the scenario's
+    optimiser.
     """
     scenario = _loaded(scenario)
+    if scenario.caveat is not None:
+        warnings.warn(scenario.caveat, stacklevel=2)
     with _naming(scenario):
         if optimize_learning_rate:
             if method != "exact":
                 raise ScenarioError(
                     "only the exact method can optimise the learning rate; leave out --method or the option"
                 )
-            if scenario.spec.convergence.rounds is not None:
-                check_reachable(scenario.problem)  # the target was worked out for the given rate: that must be valid
             return solve_with_step(scenario.problem, allow_empty_tiers=allow_empty_tiers, time_limit_s=time_limit_s)
         return solve(scenario.problem, method, allow_empty_tiers=allow_empty_tiers, time_limit_s=time_limit_s)
 

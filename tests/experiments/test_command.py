@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,8 +17,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import hsfl
 from hsfl.experiments.recipes import RECIPES
-from hsfl.experiments.reproduce import Progress
+from hsfl.experiments.reproduce import RunCounts
+from hsfl.records import RoundRecord, Summary
 from hsfl.report.progress import RunsProgress
 from hsfl.runs.reading import Run
 
@@ -122,17 +125,47 @@ def test_a_worker_that_is_killed_is_one_sentence(side_by_side) -> None:
     assert "--jobs 1" in said and said.count("\n") == 1 and ended_all(side_by_side.pid)
 
 
-def test_progress_tells_runs_done_running_and_left() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, width=200)
-    progress = RunsProgress(console)
-    progress.update(Progress(total=8, done=3, trained=2, current="fig4: cifar10, iid, HSFL, 0"))
-    progress.round, progress.rounds = 1200, 2000
-    text = progress._text().plain
-    assert (
-        "3 runs done, 1 running, 4 left" in text
-        and "fig4: cifar10, iid, HSFL, 0" in text
-        and "round 1,200 of 2,000" in text
-    )
+def test_progress_shows_runs_and_rounds() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    scenario = hsfl.load_scenario("mnist-mini", {"stopping.rounds": 2000})
+
+    def shown() -> list[str]:
+        screen = Console(file=io.StringIO(), width=100)
+        screen.print(progress.bars)
+        return [" ".join(line.split()) for line in screen.file.getvalue().splitlines()]
+
+    with RunsProgress(console) as progress:
+        progress.update(RunCounts(total=8, done=3, trained=2, current="fig4: cifar10, [iid], HSFL, 0"))
+        assert len(shown()) == 1
+        assert re.match(r"runs: fig4: cifar10, \[iid\], HSFL, 0 \S+ 3/8 ", shown()[0])
+        progress.on_start(Path("run"), scenario, 0)
+        progress.on_round(RoundRecord(round=0, time_s=0.0, accuracy=0.125))
+        progress.on_round(RoundRecord(round=1200, time_s=1.0))
+        assert re.match(r"rounds: accuracy 12.5% at round 0 \S+ 1200/2000 ", shown()[1])
+        progress.on_start(Path("run"), scenario, 7)
+        assert shown()[1].startswith("rounds 7/2000")  # the last run's accuracy is not this one's
+        progress.on_end(Summary(ended="rounds", accuracy=0.5))
+        progress.update(RunCounts(total=8, done=4, trained=3, current="fig4: cifar10, iid, PSL, 0"))
+        assert len(shown()) == 1
+    assert "[4/8]" not in console.file.getvalue()
+
+
+def test_a_log_has_a_line_per_run() -> None:
     log = RunsProgress(Console(file=io.StringIO(), width=200))
-    log.update(Progress(total=8, done=4, current="fig6: MA+RMS, compute, 4.0"))
+    counts = RunCounts(total=8, done=3)
+    with log:
+        counts.done, counts.current = 4, "fig6: MA+RMS, compute, 4.0"
+        log.update(counts)
+        counts.current = "fig6: the next"
+        log.update(counts)
     assert log.console.file.getvalue() == "[4/8] fig6: MA+RMS, compute, 4.0\n"
+
+    log = RunsProgress(Console(file=io.StringIO(), width=200))
+    log.update(RunCounts(total=2, current="fig4: HSFL"))
+    log.on_start(Path("run"), hsfl.load_scenario("mnist-mini"), 0)
+    log.on_end(Summary(ended="rounds", accuracy=0.5, time_s=90.0))
+    for done, current in ((1, "fig4: HSFL"), (1, "fig4: PSL"), (2, "fig4: PSL"), (2, "fig4: drawn")):  # PSL was stored
+        log.update(RunCounts(total=2, done=done, current=current))
+    trained, stored = log.console.file.getvalue().splitlines()
+    assert re.fullmatch(r"\[1/2\] fig4: HSFL: 50.00% after 1 min 30 s simulated, \S+ [mµ]?s here", trained)
+    assert stored == "[2/2] fig4: PSL"

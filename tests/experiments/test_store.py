@@ -128,11 +128,11 @@ def test_recipes_share_runs(tmp_path: Path) -> None:
                 SETTINGS,
                 store,
                 jobs=jobs,
-                on_progress=lambda p, seen=seen: seen.append((p.done, p.left, p.trained)),
+                on_progress=lambda p, seen=seen: seen.append((p.done, p.total, p.trained)),
             )
         )
         assert [result.cost["runs"] for result in results] == [2, 1]
-        assert seen[-1] == (3, 0, 3) == (3, 0, len(store.trained))
+        assert seen[-1] == (3, 3, 3) == (3, 3, len(store.trained))
         assert [done for done, _, _ in seen] == sorted(done for done, _, _ in seen)
 
 

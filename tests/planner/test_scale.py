@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 from hsfl.planner.exact import ExactSolver
 from hsfl.planner.result import evaluate_plan
+from hsfl.planner.slowest import slowest_clients
+from hsfl.theory.latency import demands
 from hsfl.theory.objective import objective
 from tests.zoo import random_problem
 
@@ -68,9 +72,27 @@ def test_out_of_time_the_bound_is_still_true() -> None:
     assert 0 < max(gaps) < 1
 
 
-def test_a_hundred_thousand_clients_plan_like_their_slowest() -> None:
+@pytest.mark.parametrize("clients", [65, 400, 3000])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_clients_left_are_as_slow_as_all(seed: int, clients: int) -> None:
+    """Whatever a round asks for, every cut vector's demands among it, the slowest of all clients are still there."""
+    rng = np.random.default_rng(seed)
+    problem = random_problem(rng, num_tiers=4, num_layers=14, num_clients=clients)
+    slowness = problem.system.slowness
+    left = slowest_clients(slowness)
+    of_cuts = demands(problem, list(itertools.combinations(range(1, 14), 3)))
+    shares = rng.dirichlet(np.full(len(slowness), 0.3), 2000) / slowness.mean(axis=1)  # often mostly of one kind
+    asked = np.concatenate((of_cuts, shares))
+    slowest = set((asked @ slowness).argmax(axis=1))
+    assert len(slowest) > 5, "few clients are ever the slowest: little is tested"
+    assert slowest <= set(left) and len(left) < clients
+
+
+def test_a_hundred_thousand_clients_plan_like_their_slowest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that are never the slowest do not matter to the plan, only to the shares and the noise."""
     problem = random_problem(np.random.default_rng(5), num_tiers=3, num_layers=16, num_clients=100_000)
-    plan = ExactSolver(problem).solve().plan
-    every = ExactSolver(problem, table_limit=0).solve().plan
-    assert plan == every
+    table, search = (ExactSolver(problem, table_limit=limit).solve() for limit in (10**9, 0))
+    monkeypatch.setattr("hsfl.planner.exact.slowest_clients", lambda slowness: np.arange(slowness.shape[1]))
+    every = ExactSolver(problem, table_limit=10**9).solve()
+    assert table.plan == search.plan == every.plan
+    assert table.ratio == pytest.approx(every.ratio, rel=1e-12)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,13 +17,26 @@ import pytest
 from rich.console import Console
 
 from hsfl.errors import HsflError, MissingExtraError
-from hsfl.report.page import common_target, differences, headline, render, run_labels, summary_rows, what_you_see
+from hsfl.report.page import (
+    Picture,
+    common_target,
+    differences,
+    headline,
+    render,
+    run_labels,
+    summary_rows,
+    what_you_see,
+)
 from hsfl.report.runs import draw_accuracy, draw_drift, draw_labels, draw_loss, draw_plans, runs_table, write_report
 from hsfl.runs.reading import Run
 from tests.runs.test_reading import LAYERS, write_run
 
 PNG = b"\x89PNG\r\n\x1a\n"
 VOID = {"meta", "img", "br", "link"}
+TAGS = {
+    *("html", "head", "meta", "title", "style", "body", "main", "h1", "p", "section", "h2", "figure", "img"),
+    *("figcaption", "div", "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "pre"),
+}
 
 
 class Page(HTMLParser):
@@ -33,12 +48,14 @@ class Page(HTMLParser):
         self.addresses: list[str] = []
         self.rows: list[list[str]] = []
         self.text = ""
+        self.tags: list[tuple[str, dict[str, str]]] = []
         self.feed(text)
         self.close()
         assert self.open == [], "tags stay open"
 
     def handle_starttag(self, tag, attrs):
         self.addresses += [value for name, value in attrs if name in ("src", "href")]
+        self.tags.append((tag, dict(attrs)))
         if tag not in VOID:
             self.open.append(tag)
         if tag == "tr":
@@ -101,6 +118,30 @@ def test_a_report_of_three_runs(three, tmp_path):
     assert "data.name=a <b>" in page.text  # the command, unharmed by the markup
 
 
+def test_text_of_a_run_is_text_on_the_page(tmp_path):
+    """Names, labels, reasons and the scenario, however they look: a page that is passed on must run nothing."""
+    evil = "<script>alert(1)</script>'\"&"
+    run = Run.load(write_run(tmp_path / "<img src=x onerror='a'>", plans=1, labels=False))
+    run = replace(
+        run,
+        scenario_text=f"{run.scenario_text}# {evil}",
+        plans=[run.plans[0].model_copy(update={"kept": evil, "strategy": evil})],
+        environment=run.environment.model_copy(update={"platform": evil, "command": ["hsfl", evil]}),
+        scenario={**run.scenario, "model": {"name": evil}},
+    )
+    text = render([run], [Picture("x.png", f"A caption {evil}", PNG, run)])
+    page = Page(text)
+    assert page.text.count(evil) >= 6 and "<img src=x" in page.text
+    assert {name for name, _ in page.tags} <= TAGS
+    allowed = {"charset", "name", "content", "http-equiv", "lang", "class", "scope", "src", "alt"}
+    assert {name for _, attributes in page.tags for name in attributes} <= allowed  # no event, no style
+    assert all(address.startswith("data:image/png;base64,") for address in page.addresses)
+    policies = [found["content"] for name, found in page.tags if name == "meta" and "http-equiv" in found]
+    assert policies == ["default-src 'none'; img-src data:; style-src 'unsafe-inline'"]
+    assert text.index("Content-Security-Policy") < text.index("<title>")
+    assert not re.search(r"https?://|url\(|@import", text)
+
+
 def test_reports_are_the_same_every_time_and_leave_other_files_alone(three, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
@@ -134,7 +175,7 @@ def test_the_table_holds_the_numbers_of_the_data(three):
         "strategy": "HSFL",
         "rounds": "100",
         "simulated time": "1 min 40 s",
-        "final accuracy": "90.00 %",
+        "last accuracy": "90.00 %",
         "best accuracy": "90.00 %",
         "time to 80.0 %": "1 min 30 s",  # 82 % at round 90; 74 % at round 80
         "sent": "1.2 GB",  # 100 rounds of 4 MB and 8 MB
@@ -184,7 +225,7 @@ def test_no_progress_is_no_common_target(tmp_path):
     learnt, stuck = (_with_accuracies(tmp_path / n, a) for n, a in (("learnt", [0.1, 0.9]), ("stuck", [0.1, 0.1])))
     assert common_target([learnt, stuck]) is None
     assert headline([learnt, stuck]) == "The 2 runs reach no common test accuracy above the one they started with."
-    assert [row[6] for row in summary_rows([learnt, stuck])[1]] == ["–", "–"]
+    assert not any("time to" in name for name in summary_rows([learnt, stuck])[0])
     Page(render([learnt, stuck], []))
 
 
@@ -197,10 +238,32 @@ def test_runs_that_were_never_evaluated_are_reported(tmp_path):
     assert common_target([run, run]) is None
 
 
+def test_an_accuracy_keeps_the_round_and_time_of_its_evaluation(tmp_path):
+    """Of a run that has gone on since, it is not that of the last round."""
+    folder = write_run(tmp_path / "run", rounds=399, every=1000, speed=10, summary=False)
+    run = Run.load(folder)
+    assert headline([run]) == (
+        "run has 10.00 % test accuracy (at best 10.00 %) after 0 rounds, 0 s of simulated time; so far it has gone on "
+        "to 399 rounds, 39.9 s of simulated time and 4.788 GB sent."
+    )
+    header, (row,) = summary_rows([run])
+    assert dict(zip(header, row, strict=True))["last accuracy"] == "10.00 % at round 0, 0 s"
+    assert "10.00 % at round 0, 0 s" in Page(render([run], [])).text
+
+
+def test_a_single_run_has_no_common_accuracy(three):
+    assert any(name.startswith("time to") for name in summary_rows(three)[0])
+    assert not any(name.startswith("time to") for name in summary_rows(three[:1])[0])
+    assert "time to" not in Page(render(three[:1], [])).text
+    console = Console(width=80, file=io.StringIO())
+    console.print(runs_table(three[:1]))
+    assert "time to" not in console.file.getvalue()
+
+
 def test_what_differs_is_named(three):
     assert differences(three) == ["strategy.name"]
     text = what_you_see(three)
-    assert "the model vgg11 trained on the data mnist-mini over 4 device → 2 edge → 1 cloud." in text
+    assert "the model vgg11 trained on the data mnist-mini over 4 devices → 2 edges → 1 cloud." in text
     assert "Their scenarios differ in strategy.name." in text
     assert "Sent until then: planned 1.08 GB, random 1.2 GB, fixed 1.2 GB." in text
     assert "Their scenarios are the same." in what_you_see([three[0], three[0]])
@@ -244,6 +307,23 @@ def test_accuracy_is_drawn_against_time_rounds_and_bytes(three):
         assert len({(line.get_color(), str(line.get_linestyle())) for line in curves}) == 3
 
 
+@pytest.mark.parametrize(
+    ("speed", "unit", "ticks"),
+    [
+        (1.0, "seconds", [0, 30, 60, 90]),
+        (0.1, "minutes", [0, 5, 10, 15]),
+        (0.02, "minutes", [0, 15, 30, 45, 60, 75]),
+        (0.01, "hours", [0, 0.5, 1, 1.5, 2, 2.5]),
+        (0.001, "hours", [0, 6, 12, 18, 24]),
+    ],
+)
+def test_times_have_round_ticks(tmp_path, speed, unit, ticks):
+    axes = draw_accuracy([Run.load(write_run(tmp_path / "run", speed=speed))]).axes[0]
+    assert axes.get_xlabel() == f"simulated time, in {unit}"
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == pytest.approx(ticks)
+
+
 def test_training_loss_is_smoothed_and_test_loss_is_not(tmp_path):
     run = Run.load(write_run(tmp_path / "run", rounds=1000, every=100))
     figure = draw_loss([run])
@@ -284,6 +364,26 @@ def test_labels_beyond_a_hundred_clients_are_counted_in_the_title(tmp_path):
     assert image[:, 0].filled(0).tolist() == [500, 500, *[0] * 8]
 
 
+def test_dollars_are_no_formulas(tmp_path):
+    folder = write_run(tmp_path / r"a$\frac$", rounds=10)
+    names = [r"$\frac$", "$1", "$2$", *"3456789"]
+    content = json.loads((folder / "labels.json").read_text())
+    (folder / "labels.json").write_text(json.dumps(content | {"labels": names}))
+    run = Run.load(folder)
+    assert len(write_report([run, run], tmp_path / "out")) == 8
+    figure = draw_labels(run)
+    figure.draw_without_rendering()
+    assert [text.get_text().replace(r"\$", "$") for text in figure.axes[0].get_yticklabels()] == names
+
+
+def test_letters_without_a_picture_are_said_in_one_line(command, tmp_path):
+    folder = write_run(tmp_path / "run", rounds=10)
+    content = json.loads((folder / "labels.json").read_text())
+    (folder / "labels.json").write_text(json.dumps(content | {"labels": ["零", *"123456789"]}))
+    ended = command("report", "run")
+    assert ended.code == 0 and all(line.startswith("hsfl: Glyph") for line in ended.err.splitlines())
+
+
 def test_drift_shows_what_is_positive(tmp_path):
     run = Run.load(write_run(tmp_path / "run"))
     device, edge = draw_drift(run).axes
@@ -304,14 +404,41 @@ def test_bad_calls_are_said(tmp_path, monkeypatch):
     (run.folder / "metrics.jsonl").write_text("")
     with pytest.raises(HsflError, match=r"metrics.jsonl: holds no round yet"):
         write_report([Run.load(run.folder)], tmp_path / "out")
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match="plot"):
-        write_report([run], tmp_path / "out")
+    for package in ("jinja2", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(MissingExtraError, match="plot"):
+            write_report([run], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("file", "before", "after", "said"),
+    [
+        ("labels.json", '"0", ', "", "labels.json: counts[1] has 10 numbers for 9 labels"),
+        ("scenario.toml", 'name = "edge"\n', "", "scenario.toml: tiers[2].name is missing"),
+        (
+            "plans.jsonl",
+            '"cuts": [4, 7]',
+            '"cuts": [4]',
+            "the plan after round 33 has 1 cuts and 3 intervals for 3 tiers",
+        ),
+        ("metrics.jsonl", '"time_s": 4.0', '"time_s": 1e308', "metrics.jsonl: round 5 is at 5.0 s after 1e+308 s"),
+        ("metrics.jsonl", '"time_s": 4.0', '"time_s": NaN', "metrics.jsonl: round 4 is at nan s after 3.0 s"),
+        ("metrics.jsonl", '"accuracy": 0.18', '"accuracy": Infinity', "the accuracy of round 10 is inf, not a share"),
+    ],
+)
+def test_a_damaged_run_ends_in_one_sentence(command, tmp_path, file, before, after, said):
+    folder = write_run(tmp_path / "run")
+    text = (folder / file).read_text()
+    assert before in text
+    (folder / file).write_text(text.replace(before, after, 1))
+    ended = command("report", "run", "--out", "out")
+    assert ended.code == 2 and ended.err.startswith("hsfl: run/") and ended.err.count("\n") == 1
+    assert said in ended.err and not (tmp_path / "out").exists()
+
+
 def test_reading_and_tables_load_neither_matplotlib_nor_torch():
-    check = "import hsfl.report.runs, sys; print([m for m in ('torch', 'matplotlib') if m in sys.modules])"
+    check = "import hsfl.report.runs, sys; print([m for m in ('torch', 'matplotlib', 'jinja2') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 

@@ -336,6 +336,18 @@ def test_estimated_constants_go_into_the_file_and_it_plans(command, tiny, tmp_pa
     assert command("plan", "tiny.toml").code == 0
 
 
+def test_what_estimate_advises_about_the_step_works(command, tiny):
+    """Where the measured smoothness is too large for the learning rate."""
+    tiny({"training.learning_rate": 50.0})
+    told = command("estimate", "tiny.toml", "--rounds", 0, "--batches", 2, "--write")
+    assert told.code == 0 and "hsfl plan wants a smaller step, or chooses one with" in " ".join(told.out.split())
+    assert command("plan", "tiny.toml").code == 2
+    planned = command("plan", "tiny.toml", "--optimize-learning-rate", "--json")
+    assert planned.code == 0, planned.err
+    limit = 1 / hsfl.load_scenario("tiny.toml").spec.convergence.smoothness
+    assert 0 < json.loads(planned.out)["learning_rate"] <= limit * (1 + 1e-12)
+
+
 def test_estimate_does_not_write_into_built_in_scenarios(command, tmp_path):
     ended_ = command("estimate", "mnist-mini", "--write")
     assert ended_.code == 2 and "hsfl init FILE --from mnist-mini" in ended_.err

@@ -311,6 +311,7 @@ def check_all(cases: Iterator[tuple[int, bytes, dict[str, Any]]], path: Path, sh
         try:
             with warnings.catch_warnings(), no_longer_than(HANG_S):
                 warnings.simplefilter("error")
+                warnings.filterwarnings("ignore", "the convergence bound is one of SGD")
                 sound += outcome(path, options)
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]

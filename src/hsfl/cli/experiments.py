@@ -18,7 +18,7 @@ from hsfl.files import write_whole
 from hsfl.version import __version__
 
 if TYPE_CHECKING:
-    from hsfl.experiments.reproduce import Progress
+    from hsfl.experiments.reproduce import RunCounts
     from hsfl.experiments.settings import Settings
 
 
@@ -116,5 +116,5 @@ def _about(settings: Settings) -> str:
     )
 
 
-def _end(seen: Progress, out: Path) -> None:
+def _end(seen: RunCounts, out: Path) -> None:
     show(f"{seen.total} runs, {seen.trained} of them trained now; results in {out / 'results.md'}")

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hsfl import api, factory
-from hsfl.cli.common import DebugOption, ScenarioArgument, SetOption, app, assignment, show, toml_or_text, usable
+from hsfl.cli.common import (
+    DebugOption,
+    ScenarioArgument,
+    SetOption,
+    app,
+    assignment,
+    show,
+    toml_or_text,
+    usable,
+    warnings_in_one_line,
+)
 from hsfl.cli.trust import TrustOption
 from hsfl.errors import HsflError
 from hsfl.files import write_whole
@@ -23,6 +33,7 @@ if TYPE_CHECKING:
 
 
 @app.command()
+@warnings_in_one_line()
 def plan(
     scenario: ScenarioArgument,
     method: Annotated[str, typer.Option(help="exact: the proven optimum; bcd: the paper's Algorithm 2.")] = "exact",
@@ -84,7 +95,7 @@ def plan(
         return
     from hsfl.report import tables
 
-    show(tables.plan_report(loaded.problem, result))
+    show(tables.plan_report(loaded.problem, result, loaded.caveat))
     if compare:
         show("", tables.compare_table(result, others))
     if plot is not None:
@@ -119,6 +130,7 @@ def init(
 
 
 @app.command()
+@warnings_in_one_line()
 def profile(
     model: Annotated[
         str, typer.Argument(metavar="NAME_OR_FACTORY", help='A built-in model, or "package.module:function".')
@@ -199,17 +211,18 @@ def _sweep(scenario: Scenario, text: str, options: dict[str, Any], plot: Path | 
             points.append((value, str(error)))
     if all(isinstance(point, str) for _, point in points):
         raise HsflError(f"--sweep {text}: no value has a plan; the first: {points[0][1]}")
+    names = [tier.name for tier in scenario.spec.tiers]
     if plot is not None:
         from hsfl.report.plots import draw_sweep
 
-        draw_sweep(field, [(v, p) for v, p in points if isinstance(p, PlanResult)], plot)
+        draw_sweep(field, [(v, p) for v, p in points if isinstance(p, PlanResult)], names, plot)
     if as_json:
         plans = [{"value": v} | ({"error": p} if isinstance(p, str) else p.to_dict()) for v, p in points]
         print(json.dumps({"scenario": scenario.name, "field": field, "sweep": plans}, indent=2))
         return
     from hsfl.report import tables
 
-    show(tables.sweep_table(field, points, [t.name for t in scenario.spec.tiers]))
+    show(tables.sweep_table(field, points, names))
     if plot is not None:
         show(f"Wrote {plot}")
 

@@ -136,6 +136,7 @@ def train(
 
 
 @app.command()
+@warnings_in_one_line()
 def report(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN...", callback=usable, help="Folders that hsfl train wrote.")
@@ -187,7 +188,8 @@ def estimate(
         if constants.smoothness * step > 1:
             show(
                 f"The step {step:g} is above 1/β = {1 / constants.smoothness:.3g}, where the bound ends: "
-                f"training takes β as {1 / step:g}, hsfl plan wants a smaller step or --optimize-learning-rate."
+                f"training takes β as {1 / step:g}; hsfl plan wants a smaller step, or chooses one with "
+                "--optimize-learning-rate."
             )
     if write:
         write_constants(Path(scenario), constants)

@@ -25,22 +25,13 @@ from hsfl.scenario.scenario import Scenario
 
 
 @dataclass
-class Progress:
+class RunCounts:
     """What people are told: of how many runs so many are done, and which one is being trained."""
 
     total: int = 0
     done: int = 0
     trained: int = 0
-    jobs: int = 1
     current: str = ""
-
-    @property
-    def running(self) -> int:
-        return min(self.jobs, self.total - self.done)
-
-    @property
-    def left(self) -> int:
-        return self.total - self.done - self.running
 
 
 @dataclass(frozen=True)
@@ -56,7 +47,7 @@ def reproduce(
     *,
     jobs: int = 1,
     callbacks: Sequence[Callback] = (),
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[RunCounts], None] = lambda counts: None,
 ) -> Iterator[Result]:
     """The results of recipes, each as soon as its runs are there.
 
@@ -68,30 +59,31 @@ def reproduce(
     for name, of_recipe in wanted.items():
         for key, scenario in of_recipe.items():
             runs.setdefault(_same(scenario), _Wanted(f"{name}: {_words(key, scenario)}", scenario))
-    progress = Progress(total=len(runs), jobs=jobs)
+    counts = RunCounts(total=len(runs))
     if jobs > 1:
-        _side_by_side(runs, store, jobs, progress, on_progress)
+        _side_by_side(runs, store, jobs, counts, on_progress)
     found: dict[str, Run] = {}
     costed: set[Path] = set()
     for recipe in recipes:
         names = {key: _same(scenario) for key, scenario in wanted[recipe.name].items()}
         for name in names.values():
             if name not in found:
-                progress.current = runs[name].name
-                on_progress(progress)
+                counts.current = runs[name].name
+                on_progress(counts)
                 before = len(store.trained)
                 found[name] = store.run(runs[name].scenario, callbacks)
-                progress.trained += len(store.trained) - before
-                progress.done += jobs == 1
-        progress.current = f"{recipe.name}: {recipe.about}"
-        on_progress(progress)
+                counts.trained += len(store.trained) - before
+                counts.done += jobs == 1
+                on_progress(counts)
+        counts.current = f"{recipe.name}: {recipe.about}"
+        on_progress(counts)
         result = recipe.show(settings, {key: found[name] for key, name in names.items()})
         seeds = sorted({scenario.spec.training.seed for scenario in wanted[recipe.name].values()}, key=str)
         yield replace(result, cost={"seeds": seeds, **_cost((found[name] for name in names.values()), costed)})
 
 
 def _side_by_side(
-    runs: dict[str, _Wanted], store: Store, jobs: int, progress: Progress, on_progress: Callable[[Progress], None]
+    runs: dict[str, _Wanted], store: Store, jobs: int, counts: RunCounts, on_progress: Callable[[RunCounts], None]
 ) -> None:
     """Train in processes of their own what the store lacks."""
     groups: dict[str, list[_Wanted]] = {}
@@ -111,11 +103,11 @@ def _side_by_side(
                         "a process that trained was ended from outside, perhaps for lack of memory; the same command "
                         f"goes on from here, with --jobs {max(1, jobs - 1)} in less memory"
                     ) from None
-                progress.trained = len(store.trained)
+                counts.trained = len(store.trained)
                 for run in futures[future]:
-                    progress.done += 1
-                    progress.current = run.name
-                    on_progress(progress)
+                    counts.done += 1
+                    counts.current = run.name
+                    on_progress(counts)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():

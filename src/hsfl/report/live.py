@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from hsfl.problem.plan import NEVER
 from hsfl.problem.units import format_seconds
 from hsfl.records import PlanRecord, RoundRecord, Summary
+from hsfl.report.words import numbers
 from hsfl.runs.callback import Callback
 from hsfl.runs.stopping import round_limit
 from hsfl.scenario.scenario import Scenario
@@ -30,6 +30,8 @@ class LiveLine(Callback):
         """The last round's."""
         self.accuracy: float | None = None
         self.plan = ""
+        self.kept = False
+        """Whether the last plan was kept for want of a better one."""
         self.seen: deque[tuple[float, int, float]] = deque()
         """Wall seconds, round and simulated seconds of the last rounds."""
         self.live = None
@@ -45,11 +47,12 @@ class LiveLine(Callback):
             self.live.start()
 
     def on_plan(self, record: PlanRecord) -> None:
-        cuts = ", ".join(map(str, record.cuts))
-        intervals = ", ".join("never" if i >= NEVER else str(i) for i in record.intervals)
-        self.plan = f"cuts {cuts}; intervals {intervals}"
-        why = f" (kept: {record.kept})" if record.kept else ""
-        self._print(f"  plan after round {record.round}: {self.plan}{why}")
+        plan, kept = f"cuts {numbers(record.cuts)}; intervals {numbers(record.intervals)}", record.kept is not None
+        news = plan != self.plan or (kept and not self.kept)  # a plan made again each time would fill the screen
+        self.plan, self.kept = plan, kept
+        if news:
+            why = f" (kept: {record.kept})" if kept else ""
+            self._print(f"  plan after round {record.round}: {plan}{why}")
 
     def on_round(self, record: RoundRecord) -> None:
         self.seen.append((time.perf_counter(), record.round, record.time_s))

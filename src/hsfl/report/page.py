@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import base64
+import math
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
-from hsfl.problem.plan import NEVER
+from hsfl.errors import HsflError, MissingExtraError
 from hsfl.problem.units import format_bits, format_seconds
-from hsfl.records import PlanRecord
+from hsfl.records import PlanRecord, RoundRecord
+from hsfl.report.words import both, counted, numbers
 from hsfl.runs.reading import Run, total_bytes
 from hsfl.scenario.toml_format import dotted
 
@@ -30,6 +32,49 @@ class Picture:
     caption: str
     png: bytes
     run: Run | None = None
+
+    @property
+    def source(self) -> str:
+        """All of it, as an address."""
+        return "data:image/png;base64," + base64.b64encode(self.png).decode()
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """A table of the page."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    @property
+    def right(self) -> list[bool]:
+        """Which columns hold nothing but numbers, and so belong to the right."""
+        return [all(re.match(r"[-\d–…]|$", row[i]) for row in self.rows) for i in range(len(self.header))]
+
+
+def check(runs: Sequence[Run]) -> None:
+    """Refuse what cannot be shown: no run, one that has not begun, and damage that reading does not notice."""
+    if not runs:
+        raise HsflError("no run is given; give at least one folder of a run")
+    again = "bring the file back or train again"
+    for run in runs:
+        metrics, tiers, time = run.folder / "metrics.jsonl", len(run.tier_names), 0.0
+        if not run.metrics:
+            raise HsflError(f"{metrics}: holds no round yet; wait until the run has begun")
+        for line in run.metrics:
+            if not time <= line.time_s < math.inf:
+                raise HsflError(f"{metrics}: round {line.round} is at {line.time_s} s after {time} s; {again}")
+            if line.accuracy is not None and not 0 <= line.accuracy <= 1:
+                raise HsflError(
+                    f"{metrics}: the accuracy of round {line.round} is {line.accuracy}, not a share; {again}"
+                )
+            time = line.time_s
+        for plan in run.plans:
+            if (len(plan.cuts), len(plan.intervals)) != (tiers - 1, tiers):
+                raise HsflError(
+                    f"{run.folder / 'plans.jsonl'}: the plan after round {plan.round} has {len(plan.cuts)} cuts and "
+                    f"{len(plan.intervals)} intervals for {tiers} tiers; {again}"
+                )
 
 
 def run_labels(runs: Sequence[Run]) -> list[str]:
@@ -70,40 +115,49 @@ def headline(runs: Sequence[Run]) -> str:
     if len(ratios) > 5:
         ratios = [f"{others[0][0] / best:.2f} to {others[-1][0] / best:.2f} times as fast as the other {len(others)}"]
     goal = f"{percent(target, 1)} test accuracy (the most that all {len(runs)} runs reach, rounded down to 0.5 points)"
-    return f"{first} is the first to reach {goal}, after {format_seconds(best)} of simulated time: {_and(ratios)}."
+    return f"{first} is the first to reach {goal}, after {format_seconds(best)} of simulated time: {both(ratios)}."
 
 
 def _achievement(run: Run) -> str:
     last, evaluations = run.metrics[-1], run.evaluations()
-    spent = f"{last.round:,} rounds, {format_seconds(last.time_s)} of simulated time"
     if not evaluations:
-        return f"{run.name} has not been evaluated after {spent}."
-    best = percent(max(accuracies(run)))
-    sent = format_bits(8 * total_bytes(last))
-    final = percent(accuracies(run)[-1])
-    return f"{run.name} has {final} test accuracy (at best {best}) after {spent} and {sent} sent."
+        return f"{run.name} has not been evaluated after {_moment(last)}."
+    now, best = evaluations[-1], percent(max(accuracies(run)))
+    sent = f"{format_bits(8 * total_bytes(last))} sent"
+    reached = f"{run.name} has {percent(accuracies(run)[-1])} test accuracy (at best {best})"
+    if now.round == last.round:
+        return f"{reached} after {_moment(last)} and {sent}."
+    return f"{reached} after {_moment(now)}; so far it has gone on to {_moment(last)} and {sent}."
+
+
+def _moment(line: RoundRecord) -> str:
+    return f"{counted(line.round, 'round')}, {format_seconds(line.time_s)} of simulated time"
 
 
 def summary_rows(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
-    """The header and one row per run."""
-    target = common_target(runs)
-    header = ["run", "strategy", "rounds", "simulated time", "final accuracy", "best accuracy"]
-    header += ["time to " + ("common accuracy" if target is None else percent(target, 1)), "sent"]
-    header += ["last cuts", "last intervals", "ended by"]
+    """The header and one row per run; the time to a common accuracy only where several runs have one."""
+    target = common_target(runs) if len(runs) > 1 else None
+    header = ["run", "strategy", "rounds", "simulated time", "last accuracy", "best accuracy"]
+    header += [] if target is None else [f"time to {percent(target, 1)}"]
+    header += ["sent", "last cuts", "last intervals", "ended by"]
     rows = []
     for label, run in zip(run_labels(runs), runs, strict=True):
-        last = run.metrics[-1]
-        reached_so_far = accuracies(run)
-        reached = None if target is None else run.time_to_accuracy(target)
+        last, reached = run.metrics[-1], accuracies(run)
         row = [label, run.strategy, f"{last.round:,}", format_seconds(last.time_s)]
-        row += [percent(reached_so_far[-1]), percent(max(reached_so_far))] if reached_so_far else ["–", "–"]
-        row += ["–" if reached is None else format_seconds(reached), format_bits(8 * total_bytes(last))]
-        row += [
-            *([_numbers(run.plans[-1].cuts), _numbers(run.plans[-1].intervals)] if run.plans else ["", ""]),
-            ended_by(run),
-        ]
-        rows.append(row)
+        row += [_last_accuracy(run), percent(max(reached))] if reached else ["–", "–"]
+        row += [] if target is None else [format_seconds(run.time_to_accuracy(target) or 0.0)]
+        row.append(format_bits(8 * total_bytes(last)))
+        row += [numbers(run.plans[-1].cuts), numbers(run.plans[-1].intervals)] if run.plans else ["", ""]
+        rows.append([*row, ended_by(run)])
     return header, rows
+
+
+def _last_accuracy(run: Run) -> str:
+    """With the round and the time of its evaluation, where the run has gone on since."""
+    now, reached = run.evaluations()[-1], percent(accuracies(run)[-1])
+    if now.round == run.metrics[-1].round:
+        return reached
+    return f"{reached} at round {now.round:,}, {format_seconds(now.time_s)}"
 
 
 def ended_by(run: Run) -> str:
@@ -116,21 +170,33 @@ def percent(share: float, digits: int = 2) -> str:
 
 
 def render(runs: Sequence[Run], pictures: Sequence[Picture]) -> str:
-    """The page: one file, nothing loaded from elsewhere."""
+    """The page: one file, nothing loaded from elsewhere, every text of a run escaped."""
+    try:
+        from jinja2 import Environment, StrictUndefined
+    except ModuleNotFoundError:
+        raise MissingExtraError("Writing the page of runs", "plot") from None
     labels = run_labels(runs)
-    title = f"Run {labels[0]}" if len(runs) == 1 else f"{len(runs)} runs: {', '.join(labels)}"
-    parts = [f"<h1>{escape(title)}</h1>", f"<p class='lead'>{escape(what_you_see(runs))}</p>"]
-    parts.append(_table(*summary_rows(runs)))
-    parts += [_figure(picture) for picture in pictures if picture.run is None]
-    for label, run in zip(labels, runs, strict=True):
-        own = "".join(_figure(picture) for picture in pictures if picture.run is run)
-        parts.append(f"<section><h2>{escape(label)}</h2>{own}{_run_details(run)}</section>")
-    body = "\n".join(parts)
-    return (
-        "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body><main>\n{body}\n</main></body></html>\n"
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((files("hsfl.report") / "page.html.j2").read_text(encoding="utf-8"))
+    page = template.render(
+        title=f"Run {labels[0]}" if len(runs) == 1 else f"{len(runs)} runs: {', '.join(labels)}",
+        lead=what_you_see(runs),
+        summary=_Cells(*summary_rows(runs)),
+        pictures=pictures,
+        runs=[
+            {
+                "label": label,
+                "pictures": [picture for picture in pictures if picture.run is run],
+                "plans_title": f"Plans ({len(run.plans):,})",
+                "plans": _plans(run.plans),
+                "constants": _constants(run),
+                "environment": _environment(run),
+                "scenario_text": run.scenario_text,
+            }
+            for label, run in zip(labels, runs, strict=True)
+        ],
     )
+    return page.lstrip() + "\n"
 
 
 def what_you_see(runs: Sequence[Run]) -> str:
@@ -144,7 +210,7 @@ def what_you_see(runs: Sequence[Run]) -> str:
         if len(different) > 8:
             different = [*different[:7], f"{len(different) - 7} other fields"]
         same = "Their scenarios are the same."
-        sentences.append(f"Their scenarios differ in {_and(different)}." if different else same)
+        sentences.append(f"Their scenarios differ in {both(different)}." if different else same)
     elif len(runs[0].plans) > 0:
         sentences.append(_plan_sentence(runs[0]))
     unfinished = [label for label, run in zip(run_labels(runs), runs, strict=True) if not run.finished]
@@ -161,7 +227,7 @@ def _setting(runs: Sequence[Run]) -> str:
     for run in runs:
         model, data = run.scenario.get("model", {}), run.scenario.get("data", {})
         names = [section.get("name") or section.get("factory") or "own" for section in (model, data)]
-        tiers = " → ".join(f"{tier.get('entities', 1):,} {tier['name']}" for tier in run.scenario.get("tiers", []))
+        tiers = " → ".join(counted(tier.get("entities", 1), tier["name"]) for tier in run.scenario.get("tiers", []))
         texts.append(f"the model {names[0]} trained on the data {names[1]} over {tiers}")
     count = "One run" if len(runs) == 1 else f"{len(runs)} runs"
     return f"{count}: {'; '.join(dict.fromkeys(texts))}."
@@ -180,7 +246,7 @@ def _plan_sentence(run: Run) -> str:
     changes = sum(before != after for before, after in pairwise(pairs))
     times = {0: "never changed", 1: "changed once"}.get(changes, f"changed {changes:,} times")
     cuts, intervals = pairs[-1]
-    return f"The plan {times}; the last has cuts {_numbers(cuts)} and intervals {_numbers(intervals)}."
+    return f"The plan {times}; the last has cuts {numbers(cuts)} and intervals {numbers(intervals)}."
 
 
 def differences(runs: Sequence[Run]) -> list[str]:
@@ -189,17 +255,7 @@ def differences(runs: Sequence[Run]) -> list[str]:
     return [name for name in dict.fromkeys(n for f in flat for n in f) if len({repr(f.get(name)) for f in flat}) > 1]
 
 
-def _figure(picture: Picture) -> str:
-    source = "data:image/png;base64," + base64.b64encode(picture.png).decode()
-    caption = escape(picture.caption)
-    return f"<figure><img src='{source}' alt='{caption}'><figcaption>{caption}</figcaption></figure>"
-
-
-def _run_details(run: Run) -> str:
-    parts = [_details(f"Plans ({len(run.plans):,})", _plans_table(run.plans))]
-    planned = [plan for plan in run.plans if plan.constants]
-    if planned:
-        parts.append(_details("Constants the last plan was made with", _constants(planned[-1], run.tier_names)))
+def _environment(run: Run) -> _Cells:
     environment = run.environment.model_dump(exclude_unset=True)
     if run.environment.command is not None:
         environment["command"] = shlex.join(run.environment.command)
@@ -207,20 +263,17 @@ def _run_details(run: Run) -> str:
         environment["training took"] = format_seconds(run.summary.wall_s)
     if run.summary is not None and run.summary.seed is not None:
         environment["seed"] = run.summary.seed
-    rows = [[key, str(value)] for key, value in environment.items()]
-    parts.append(_details("Environment", _table(["what", "value"], rows)))
-    parts.append(_details("Scenario", f"<pre>{escape(run.scenario_text)}</pre>"))
-    return "".join(parts)
+    return _Cells(["what", "value"], [[key, str(value)] for key, value in environment.items()])
 
 
-def _plans_table(plans: Sequence[PlanRecord]) -> str:
+def _plans(plans: Sequence[PlanRecord]) -> _Cells:
     header = ["after round", "at", "cuts", "intervals", "rounds predicted", "by", "kept because"]
     rows = [
         [
             f"{plan.round:,}",
             format_seconds(plan.time_s) if plan.time_s is not None else "–",
-            _numbers(plan.cuts),
-            _numbers(plan.intervals),
+            numbers(plan.cuts),
+            numbers(plan.intervals),
             f"{plan.rounds_predicted:,}" if plan.rounds_predicted is not None else "–",
             plan.strategy or "",
             plan.kept or "",
@@ -231,16 +284,20 @@ def _plans_table(plans: Sequence[PlanRecord]) -> str:
     if hidden > 0:
         more = [f"… {hidden:,} more", *[""] * (len(header) - 1)]
         rows = [*rows[:PLANS_SHOWN], more, *rows[-PLANS_SHOWN:]]
-    return _table(header, rows)
+    return _Cells(header, rows)
 
 
-def _constants(plan: PlanRecord, tiers: Sequence[str]) -> str:
-    assert plan.constants is not None
+def _constants(run: Run) -> dict[str, Any] | None:
+    """Those of the last plan that was made with any: single numbers, and lists by layer."""
+    plan = next((plan for plan in reversed(run.plans) if plan.constants is not None), None)
+    if plan is None or plan.constants is None:
+        return None
     constants = plan.constants.model_dump()
-    single = [[_words(k), _digits(v)] for k, v in constants.items() if not isinstance(v, list)]
+    single = [[_words(k), _digits(v)] for k, v in constants.items() if v is not None and not isinstance(v, list)]
     columns: list[tuple[str, list[Any]]] = []
     for key, value in constants.items():
         if isinstance(value, list) and value and isinstance(value[0], list):
+            tiers = run.tier_names
             names = tiers if len(tiers) == len(value) else [str(m + 1) for m in range(len(value))]
             columns += [(f"{_words(key)}, {name}", list(v)) for name, v in zip(names, value, strict=True)]
         elif isinstance(value, list):
@@ -249,29 +306,8 @@ def _constants(plan: PlanRecord, tiers: Sequence[str]) -> str:
     rows = [
         [str(l + 1), *(_digits(values[l]) if l < len(values) else "–" for _, values in columns)] for l in range(length)
     ]
-    made = f"<p>Made after round {plan.round:,}.</p>"
-    layers = _table(["layer", *(name for name, _ in columns)], rows) if rows else ""
-    return made + _table(["constant", "value"], single) + layers
-
-
-def _details(title: str, content: str) -> str:
-    return f"<details><summary>{escape(title)}</summary>{content}</details>"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns that hold nothing but numbers are set to the right."""
-    right = [all(re.match(r"[-\d–…]|$", row[i]) for row in rows) for i in range(len(header))]
-    kinds = [" class='n'" if r else "" for r in right]
-    head = "".join(f"<th scope='col'{kind}>{escape(text)}</th>" for kind, text in zip(kinds, header, strict=True))
-    body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds, row, strict=True)) + "</tr>"
-        for row in rows
-    )
-    return f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-
-
-def _numbers(values: Sequence[int]) -> str:
-    return ", ".join("never" if value >= NEVER else str(value) for value in values)
+    layers = _Cells(["layer", *(name for name, _ in columns)], rows)
+    return {"round": f"{plan.round:,}", "single": _Cells(["constant", "value"], single), "layers": layers}
 
 
 def _digits(value: object) -> str:
@@ -280,39 +316,3 @@ def _digits(value: object) -> str:
 
 def _words(name: str) -> str:
     return name.replace("_", " ")
-
-
-def _and(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-_STYLE = """
-:root { color-scheme: light dark; --text: #1c1e21; --dim: #5b6168; --back: #fff; --line: #d8dce1; --band: #f3f5f7; }
-@media (prefers-color-scheme: dark) {
-  :root { --text: #e6e8ea; --dim: #a3abb3; --back: #15181b; --line: #3a4047; --band: #1f2428; }
-}
-body { margin: 0; background: var(--back); color: var(--text); font: 16px/1.5 system-ui, sans-serif; }
-main { max-width: 75rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
-h1 { font-size: 1.6rem; line-height: 1.25; overflow-wrap: anywhere; }
-h2 { font-size: 1.25rem; margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1rem; }
-.lead { max-width: 52rem; font-size: 1.05rem; }
-.wide { overflow-x: auto; margin: 1rem 0; }
-table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.3rem 0.8rem 0.3rem 0; text-align: left; vertical-align: top; }
-th { color: var(--dim); font-weight: 600; border-bottom: 2px solid var(--line); vertical-align: bottom; }
-td { border-bottom: 1px solid var(--line); }
-.n { text-align: right; }
-figure { margin: 2rem 0; }
-img { max-width: 100%; height: auto; background: #fff; border-radius: 6px; }
-figcaption { color: var(--dim); font-size: 0.9rem; max-width: 52rem; }
-details { margin: 0.8rem 0; }
-summary { cursor: pointer; font-weight: 600; }
-pre { background: var(--band); padding: 1rem; overflow-x: auto; font-size: 0.85rem; border-radius: 6px; }
-@media print {
-  :root { --text: #000; --dim: #444; --back: #fff; --line: #bbb; --band: #f5f5f5; color-scheme: light; }
-  body { font-size: 10pt; }
-  main { max-width: none; padding: 0; }
-  figure, tr { break-inside: avoid; }
-  pre { white-space: pre-wrap; overflow-wrap: anywhere; }
-}
-"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+
+_DECIMAL = (1.0, 2.0, 5.0)
+_CLOCK = (1.0, 2.0, 5.0, 10.0, 15.0, 30.0)
+#: Durations in which people count, in seconds: from a nanosecond to a million years.
+_DURATIONS = (
+    *(10.0**power * count for power in range(-9, 0) for count in _DECIMAL),
+    *_CLOCK,
+    *(60 * count for count in _CLOCK),
+    *(3600 * count for count in (1.0, 2.0, 6.0, 12.0)),
+    *(86400.0 * 10**power * count for power in range(3) for count in _DECIMAL if 10**power * count < 365),
+    *(365 * 86400.0 * 10**power * count for power in range(7) for count in _DECIMAL),
+)
 
 
 def draw_objective(problem: Problem, result: PlanResult, path: Path, *, allow_empty_tiers: bool = False) -> None:
@@ -51,7 +64,7 @@ def draw_objective(problem: Problem, result: PlanResult, path: Path, *, allow_em
         _time_axis(axes)
         axes.legend()
     time = format_seconds(result.total_latency_s)
-    axes.set_title(f"{result.scenario}: time to target by cuts; best {time} at {list(result.cuts)}")
+    axes.set_title(f"{plain(result.scenario)}: time to target by cuts; best {time} at {list(result.cuts)}")
     _save(figure, path)
 
 
@@ -69,8 +82,8 @@ def _heat_map(axes: Axes, cuts: Any, seconds: FloatArray, num_layers: int, resul
     axes.set_ylim(low, high)
 
 
-def draw_sweep(field: str, points: Sequence[tuple[str, PlanResult]], path: Path) -> None:
-    """Time to target, cuts and intervals against the values of a field."""
+def draw_sweep(field: str, points: Sequence[tuple[str, PlanResult]], names: Sequence[str], path: Path) -> None:
+    """Time to target, cuts and intervals against the values of a field; `names` are those of the tiers."""
     if not points:
         raise HsflError("no value of the sweep has a plan, so there is nothing to draw; try other values")
     figure = new_figure(7.0, 7.0)
@@ -80,17 +93,17 @@ def draw_sweep(field: str, points: Sequence[tuple[str, PlanResult]], path: Path)
     time_axes.plot(x, [r.objective_s for r in results], "o-", color="black")
     time_axes.set_ylabel("time to target")
     _time_axis(time_axes)
-    time_axes.set_title(f"{results[0].scenario}: the plan as {field} moves")
+    time_axes.set_title(plain(f"{results[0].scenario}: the plan as {field} moves"))
     for m in range(len(results[0].cuts)):
-        cut_axes.plot(x, [r.cuts[m] for r in results], "s-", label=f"cut {m + 1}")
+        cut_axes.plot(x, [r.cuts[m] for r in results], "s-", label=f"{names[m]} | {names[m + 1]}")
     for m in range(len(results[0].intervals)):
         values = [r.intervals[m] for r in results]
         if max(values) > 1:
-            interval_axes.plot(x, values, "^-", label=f"tier {m + 1}")
+            interval_axes.plot(x, values, "^-", label=names[m])
     cut_axes.set_ylabel("cuts, in layers")
     interval_axes.set_ylabel("interval, in rounds")
-    interval_axes.set_xticks(x, [value for value, _ in points], rotation=30, ha="right")
-    interval_axes.set_xlabel(field)
+    interval_axes.set_xticks(x, [plain(value) for value, _ in points], rotation=30, ha="right")
+    interval_axes.set_xlabel(plain(field))
     for axes in (cut_axes, interval_axes):
         axes.yaxis.get_major_locator().set_params(integer=True)
         if axes.lines:
@@ -100,27 +113,39 @@ def draw_sweep(field: str, points: Sequence[tuple[str, PlanResult]], path: Path)
 
 def _time_axis(axes: Axes) -> None:
     """Logarithmic over a wide range; else from zero, so that small changes look small and no two labels are alike."""
+    from matplotlib.ticker import MultipleLocator
+
     low, high = axes.dataLim.intervaly
     if high > 3 * low:
         axes.set_yscale("log")
         _log_times(axes.yaxis, low, high)
     else:
         axes.set_ylim(0, 1.1 * high)
+        axes.yaxis.set_major_locator(MultipleLocator(tick_step(1.1 * high)))
         axes.yaxis.set_major_formatter(lambda value, _: format_seconds(value))
 
 
 def _log_times(axis: Axis, low: float, high: float) -> None:
-    """Ticks at durations that people use, on a logarithmic axis; at its ends where fewer than two lie between."""
+    """Ticks at durations that people use, on a logarithmic axis; where that has less than two, as on any other."""
     from matplotlib.ticker import FixedLocator, NullLocator
 
-    minute, hour, day, year = 60, 3600, 86400, 365 * 86400
-    steps = [(1e-3, (1, 2, 5, 10, 20, 50, 100, 200, 500)), (1, (1, 2, 5, 10, 20, 30))]
-    steps += [(minute, (1, 2, 5, 10, 20, 30)), (hour, (1, 2, 5, 10)), (day, (1, 2, 5, 10, 20, 50, 100, 200))]
-    steps += [(year, (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000))]
-    ticks = [unit * count for unit, counts in steps for count in counts if low <= unit * count <= high]
-    axis.set_major_locator(FixedLocator(ticks if len(ticks) > 1 else [low, high]))
+    ticks = [tick for tick in _DURATIONS if low <= tick <= high]
+    if len(ticks) < 2 and high > low:
+        step = tick_step(high - low)
+        ticks = [step * count for count in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    axis.set_major_locator(FixedLocator(ticks or [low]))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: format_seconds(value))
+
+
+def tick_step(span: float) -> float:
+    """The least duration in which people count that goes at most six times into a span; both in seconds."""
+    return next((duration for duration in _DURATIONS if 6 * duration >= span), span / 6)
+
+
+def plain(text: str) -> str:
+    """A name as it is, for matplotlib takes what stands between two dollar signs for a formula."""
+    return text.replace("$", r"\$")
 
 
 def new_figure(width: float, height: float) -> Figure:

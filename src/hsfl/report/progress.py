@@ -1,16 +1,17 @@
-"""What a person sees while recipes run: runs done, running and left; in a log, a line per run."""
+"""What a person sees while recipes run: a bar of runs and one of the rounds of this run; in a log, a line per run."""
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
-from rich.live import Live
-from rich.text import Text
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
-from hsfl.experiments.reproduce import Progress
+from hsfl.experiments.reproduce import RunCounts
 from hsfl.problem.units import format_seconds
 from hsfl.records import RoundRecord, Summary
 from hsfl.runs.callback import Callback
@@ -23,52 +24,63 @@ class RunsProgress(Callback):
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
-        self.seen = Progress()
-        self.round, self.rounds, self.accuracy = 0, 0.0, 0.0
-        self.training_s, self.started = 0.0, time.perf_counter()
-        self.done = 0
-        self.live = Live(console=self.console, refresh_per_second=4, get_renderable=self._text)
+        self.seen = RunCounts()
+        self.told = False
+        """Whether the log has the line of the run that is not yet counted as done."""
+        self.bars = Progress(
+            TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
+            BarColumn(20),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
+            expand=True,
+            transient=True,
+            disable=not self.console.is_terminal,
+            speed_estimate_period=math.inf,  # a run may take hours
+        )
+        self.runs = self.bars.add_task("runs", total=None)
+        self.rounds = self.bars.add_task("rounds", visible=False)
 
     def __enter__(self) -> Self:
-        if self.console.is_terminal:
-            self.live.start()
+        self.bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.live.stop()
+        self.bars.stop()
 
-    def update(self, progress: Progress) -> None:
-        if not self.console.is_terminal and progress.done > self.done and not self.training_s:  # trained side by side
-            self.console.print(f"[{progress.done}/{progress.total}] {progress.current}", markup=False, soft_wrap=True)
-        self.seen, self.round, self.done = progress, 0, progress.done
+    def update(self, counts: RunCounts) -> None:
+        if counts.done > self.seen.done:
+            if not self.told:  # it was stored already, or trained in a process of its own
+                self._log(counts.done, counts)
+            self.told = False
+        self.seen = RunCounts(**vars(counts))
+        self.bars.update(
+            self.runs, total=counts.total, completed=counts.done, description=f"runs: {counts.current}", refresh=True
+        )
+        self.bars.update(self.rounds, visible=False)
 
     def print(self, *renderables: Any) -> None:
         self.console.print(*renderables, sep="\n")
 
     def on_start(self, folder: Path, scenario: Scenario, round_: int) -> None:
-        self.round, self.rounds = round_, round_limit(scenario.spec.stopping)
         self.run_started = time.perf_counter()
+        limit = round_limit(scenario.spec.stopping)
+        total = limit if math.isfinite(limit) else None
+        self.bars.reset(self.rounds, total=total, completed=round_, visible=True, description="rounds")
 
     def on_round(self, record: RoundRecord) -> None:
-        self.round, self.accuracy = record.round, self.accuracy if record.accuracy is None else record.accuracy
+        self.bars.update(self.rounds, completed=record.round)
+        if record.accuracy is not None:
+            about = f"rounds: accuracy {record.accuracy:.1%} at round {record.round:,}"
+            self.bars.update(self.rounds, description=about)
 
     def on_end(self, summary: Summary) -> None:
         took = time.perf_counter() - self.run_started
-        self.training_s += took
-        if not self.console.is_terminal:
-            self.console.print(
-                f"[{self.seen.done + 1}/{self.seen.total}] {self.seen.current}: {summary.accuracy:.2%} after "
-                f"{format_seconds(summary.time_s)} simulated, {format_seconds(took)} here",
-                markup=False,
-                soft_wrap=True,
-            )
+        reached = f"{summary.accuracy:.2%} after {format_seconds(summary.time_s)} simulated"
+        self._log(self.seen.done + 1, self.seen, f": {reached}, {format_seconds(took)} here")
+        self.told = True
 
-    def _text(self) -> Text:
-        seen = self.seen
-        parts = [f"{seen.done} runs done, {seen.running} running, {seen.left} left", seen.current]
-        if self.round:
-            parts.append(f"round {self.round:,} of {self.rounds:,.0f}, accuracy {self.accuracy:.1%}")
-        if seen.trained and seen.running:
-            took = (time.perf_counter() - self.started) / max(1, seen.done)
-            parts.append(f"about {format_seconds(took * (seen.total - seen.done))} at most")
-        return Text("  ".join(parts), no_wrap=True, overflow="ellipsis")
+    def _log(self, done: int, counts: RunCounts, more: str = "") -> None:
+        """A line where nobody watches the bars."""
+        if not self.console.is_terminal:
+            self.console.print(f"[{done}/{counts.total}] {counts.current}{more}", markup=False, soft_wrap=True)

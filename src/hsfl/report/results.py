@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from rich import box
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from hsfl.errors import HsflError
 from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Panel, Result, Series
 from hsfl.files import write_whole
 from hsfl.problem.profile import FloatArray
+from hsfl.report.grid import Grid
 from hsfl.report.plots import new_figure
 
 if TYPE_CHECKING:
@@ -278,13 +277,9 @@ def result_tables(result: Result) -> list[RenderableType]:
     return [*shown, *(Text(f"– {note}") for note in result.notes)]
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], leading: int = 0) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, leading=leading)
-    for name, right in zip(columns, _right(rows), strict=True):
-        table.add_column(Text(name), justify="right" if right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(_cell(cell)) for cell in row))
-    return table
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], leading: int = 0) -> Grid:
+    cells = [[cell if isinstance(cell, Text) else _cell(cell) for cell in row] for row in rows]
+    return Grid(columns, cells, _right(rows), leading)
 
 
 def results_markdown(

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich import box
-from rich.table import Table
 
 from hsfl.errors import HsflError
 from hsfl.files import write_whole
 from hsfl.problem.plan import NEVER
 from hsfl.problem.profile import FloatArray
 from hsfl.records import RoundRecord
-from hsfl.report.page import Picture, common_target, percent, render, run_labels, summary_rows
-from hsfl.report.plots import new_figure
+from hsfl.report.grid import Grid
+from hsfl.report.page import Picture, check, common_target, percent, render, run_labels, summary_rows
+from hsfl.report.plots import new_figure, plain, tick_step
 from hsfl.runs.reading import Run, total_bytes
 
 if TYPE_CHECKING:
@@ -36,31 +35,27 @@ _SIZES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0,
 CLIENTS_SHOWN = 100
 
 
-def runs_table(runs: Sequence[Run]) -> Table:
+def runs_table(runs: Sequence[Run]) -> Grid:
     """The runs for the terminal: a few side by side, which is narrow, and many below each other."""
-    _check(runs)
+    check(runs)
     header, rows = summary_rows(runs)
     lines = [header, *rows]
     if len(runs) <= 5:
         lines = [list(line) for line in zip(*lines, strict=True)]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, name in enumerate(lines[0]):
-        table.add_column(name, justify="right" if i else "left", overflow="fold")
-    for line in lines[1:]:
-        table.add_row(*line)
-    return table
+    return Grid(lines[0], lines[1:], [i > 0 for i in range(len(lines[0]))])
 
 
 def write_report(runs: Sequence[Run], out: Path) -> list[Path]:
     """Write the pictures and report.html into a folder, which is made if need be; their paths."""
-    _check(runs)
+    check(runs)
     pictures = draw_all(runs)
+    page = render(runs, pictures)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise HsflError(f"{out}: the folder cannot be made ({error}); choose another place") from None
     files = [(picture.name, picture.png) for picture in pictures]
-    files.append(("report.html", render(runs, pictures).encode()))
+    files.append(("report.html", page.encode(errors="replace")))
     for name, data in files:
         write_whole(out / name, data, replace=True)
     return [out / name for name, _ in files]
@@ -139,7 +134,6 @@ def draw_plans(run: Run) -> Figure:
     layers = run.plans[-1].layers
     edges = np.array([[0, *plan.cuts, layers] for plan in (*run.plans, run.plans[-1])]) + 0.5
     names = run.tier_names
-    names = names if len(names) == edges.shape[1] - 1 else [f"tier {m + 1}" for m in range(edges.shape[1] - 1)]
     for m, name in enumerate(names):
         style: dict[str, Any] = {"facecolor": _BANDS[m % 6], "hatch": _HATCHES[m % 6], "edgecolor": "white"}
         top.fill_between(rounds, edges[:, m], edges[:, m + 1], step="post", linewidth=0, label=name, **style)
@@ -155,16 +149,15 @@ def draw_plans(run: Run) -> Figure:
     bottom.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     count = len({(tuple(plan.cuts), tuple(plan.intervals)) for plan in run.plans})
     kinds = "one plan throughout" if count == 1 else f"{count} different plans"
-    figure.suptitle(f"{run.name}: where the model is cut and how often tiers are averaged ({kinds})")
+    figure.suptitle(f"{plain(run.name)}: where the model is cut and how often tiers are averaged ({kinds})")
     return figure
 
 
 def _intervals(axes: Axes, run: Run, rounds: FloatArray, names: Sequence[str]) -> None:
     """One step line per tier of several machines; a tier that is never averaged has none."""
-    tiers = run.scenario.get("tiers", [])
     top = 1.0
     for m, name in enumerate(names):
-        if m < len(tiers) and len(tiers) == len(names) and tiers[m].get("entities", 2) == 1:
+        if run.scenario["tiers"][m].get("entities", 2) == 1:
             continue
         values = [float(plan.intervals[m]) for plan in (*run.plans, run.plans[-1])]
         shown = np.array([np.nan if value >= NEVER else value for value in values])
@@ -206,7 +199,7 @@ def draw_labels(run: Run) -> Figure:
             axes.text(client, label, text, ha="center", va="center", color=colour, fontsize=7)
     x, y = (np.arange(0, size, -(-size // 25)) for size in (len(shown), len(names)))
     axes.set_xticks(x, [str(i + 1) for i in x])
-    axes.set_yticks(y, [names[i] if len(names[i]) <= 16 else names[i][:15] + "…" for i in y])
+    axes.set_yticks(y, [plain(names[i] if len(names[i]) <= 16 else names[i][:15] + "…") for i in y])
     axes.set_xlabel("client")
     axes.set_ylabel("label")
     which = f"the first {CLIENTS_SHOWN} of {clients:,} clients" if clients > CLIENTS_SHOWN else f"{clients} clients"
@@ -243,12 +236,12 @@ def draw_drift(run: Run) -> Figure:
             axes.plot([round for round, _ in found], values, label=label, **style)
         if positive:
             axes.set_yscale("log")
-        axes.set_title(tier)
+        axes.set_title(plain(tier))
         axes.set_xlabel("rounds")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("mean squared distance to the mean")
-    figure.suptitle(f"{run.name}: drift just before each average, measured and predicted")
+    figure.suptitle(f"{plain(run.name)}: drift just before each average, measured and predicted")
     _legend(figure, panels[0])
     return figure
 
@@ -272,7 +265,7 @@ def _curves(
         if dots:
             style |= {"marker": "osD^v"[i % 5], "markersize": 4, "markevery": max(1, len(points) // 20)}
         for axes, place in zip(panels, places, strict=True):
-            axes.plot([place(line) for line in points], y, label=label, **style)
+            axes.plot([place(line) for line in points], y, label=plain(label), **style)
     for axes in panels:
         axes.grid(alpha=0.3)
         axes.margins(x=0.02)
@@ -280,9 +273,8 @@ def _curves(
 
 def _x_axes(runs: Sequence[Run]) -> list[tuple[Callable[[RoundRecord], float], str]]:
     """Simulated time, rounds and bytes: their numbers, in units that fit the longest run, and their labels."""
-    seconds = max(run.metrics[-1].time_s for run in runs)
     size = max(total_bytes(run.metrics[-1]) for run in runs)
-    duration, time_unit = next((scale, unit) for least, scale, unit in _DURATIONS if seconds >= least)
+    _, duration, time_unit = _duration(runs)
     factor, size_unit = next((scale or 1, unit) for scale, unit in _SIZES if size >= scale)
     return [
         (lambda line: line.time_s / duration, f"simulated time, in {time_unit}"),
@@ -291,11 +283,21 @@ def _x_axes(runs: Sequence[Run]) -> list[tuple[Callable[[RoundRecord], float], s
     ]
 
 
+def _duration(runs: Sequence[Run]) -> tuple[float, int, str]:
+    """The seconds of the longest run, and the unit that fits them: its seconds and its name."""
+    seconds = max(run.metrics[-1].time_s for run in runs)
+    return seconds, *next((scale, unit) for least, scale, unit in _DURATIONS if seconds >= least)
+
+
 def _x_labels(panels: Sequence[Axes], runs: Sequence[Run]) -> None:
+    from matplotlib.ticker import MultipleLocator
+
     for axes, (_, label) in zip(panels, _x_axes(runs), strict=True):
         axes.set_xlabel(label)
         axes.locator_params(axis="x", nbins=6)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    seconds, unit, _ = _duration(runs)
+    panels[0].xaxis.set_major_locator(MultipleLocator(tick_step(seconds) / unit))
 
 
 def _log_axis(axes: Axes) -> None:
@@ -330,14 +332,6 @@ def _suffixes(runs: Sequence[Run]) -> list[str]:
     names = ["-" + re.sub(r"[^\w.-]+", "-", label).strip("-") for label in run_labels(runs)]
     alike = len({name.casefold() for name in names}) < len(names)
     return [f"-{i}{name}" for i, name in enumerate(names, 1)] if alike else names
-
-
-def _check(runs: Sequence[Run]) -> None:
-    if not runs:
-        raise HsflError("no run is given; give at least one folder of a run")
-    for run in runs:
-        if not run.metrics:
-            raise HsflError(f"{run.folder / 'metrics.jsonl'}: holds no round yet; wait until the run has begun")
 
 
 def _png(figure: Figure) -> bytes:

@@ -6,19 +6,21 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich import box
+from rich.bar import Bar
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from hsfl.planner.baselines import Alternative
 from hsfl.planner.result import Evaluation, PlanResult
-from hsfl.problem.plan import NEVER, Plan
+from hsfl.problem.plan import NEVER
 from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import FloatArray, LayerProfile
 from hsfl.problem.system import System
 from hsfl.problem.topology import tier_layers
 from hsfl.problem.units import format_bits, format_flops, format_rate, format_seconds
+from hsfl.report.grid import Grid
+from hsfl.report.words import counted, numbers
 from hsfl.scenario.scenario import Scenario
 
 _BAR = 32
@@ -38,13 +40,13 @@ _WHAT = {
 }
 
 
-def plan_report(problem: Problem, result: PlanResult) -> RenderableType:
-    """Everything about a planned scenario."""
+def plan_report(problem: Problem, result: PlanResult, caveat: str | None = None) -> RenderableType:
+    """Everything about a planned scenario; a caveat, as `Scenario.caveat` has it, bounds what is proven."""
     e, clients = result.evaluation, problem.system.num_clients
     return Group(
         Text(f"{result.scenario}: {_describe_system(problem)}", style="bold"),
         Text(f"{problem.num_layers} layers, {format_bits(problem.profile.parameter_bits.sum())} of parameters"),
-        Text(_claim(result)),
+        Text(_claim(result, caveat)),
         *notes(problem),
         Text(),
         _tier_table(problem, e),
@@ -58,9 +60,11 @@ def plan_report(problem: Problem, result: PlanResult) -> RenderableType:
     )
 
 
-def _claim(result: PlanResult) -> str:
-    solved = f"{result.method}, {result.solve_ms:.3g} ms"
+def _claim(result: PlanResult, caveat: str | None) -> str:
+    solved = f"{result.method}, {format_seconds(result.solve_ms / 1e3)}"
     kind = "" if result.allow_empty_tiers or len(result.intervals) == 2 else " with every tier used"
+    if caveat is not None:
+        kind += ", for the bound of SGD"
     if result.status == "optimal":
         return f"Proven optimal{kind} ({solved})"
     if result.status == "bounded":
@@ -88,24 +92,25 @@ def notes(problem: Problem) -> list[Text]:
 
 
 def _describe_system(problem: Problem) -> str:
-    return " → ".join(f"{tier.entities:,} {tier.name}" for tier in problem.system.tiers)
+    return " → ".join(counted(tier.entities, tier.name) for tier in problem.system.tiers)
 
 
-def _tier_table(problem: Problem, evaluation: Evaluation) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in ("tier", "layers", "averaged", "taking", "memory"):
-        table.add_column(header, justify="left" if header in ("tier", "layers") else "right")
+def _tier_table(problem: Problem, evaluation: Evaluation) -> Grid:
+    rows = []
     for m, layers in enumerate(tier_layers(evaluation.plan.cuts, problem.num_layers)):
         tier = problem.system.tiers[m]
         averaged, limit = tier.entities > 1 and len(layers) > 0, float(tier.memory_bits.min())
-        table.add_row(
-            f"{m + 1} {tier.name}",
-            _layer_names(problem.profile, layers),
-            interval_text(evaluation.plan.intervals[m]) if averaged else "",
-            format_seconds(evaluation.aggregation_latency_s[m]) if averaged else "",
-            format_bits(evaluation.memory_bits[m]) + (f" of {format_bits(limit)}" if math.isfinite(limit) else ""),
+        memory = format_bits(evaluation.memory_bits[m])
+        rows.append(
+            (
+                f"{m + 1} {tier.name}",
+                _layer_names(problem.profile, layers),
+                interval_text(evaluation.plan.intervals[m]) if averaged else "",
+                format_seconds(evaluation.aggregation_latency_s[m]) if averaged else "",
+                f"{memory} of {format_bits(limit)}" if math.isfinite(limit) else memory,
+            )
         )
-    return table
+    return Grid(("tier", "layers", "averaged", "taking", "memory"), rows, (False, False, True, True, True))
 
 
 def _layer_names(profile: LayerProfile, layers: range) -> str:
@@ -133,7 +138,9 @@ def _time_to_target(problem: Problem, result: PlanResult) -> RenderableType:
         return _timing("Time to target", e)
     lines = [_timing(f"Time to target with the learning rate {e.learning_rate:.3g}", e)]
     if result.given is None:
-        lines.append(Text(f"The given learning rate {problem.learning_rate:.3g} cannot reach the target."))
+        limit, given = 1 / problem.constants.smoothness, f"The given learning rate {problem.learning_rate:.3g}"
+        reason = "is above 1/smoothness, where the bound ends; a target given by rounds is that of 1/smoothness."
+        lines.append(Text(f"{given} {reason if problem.step > limit else 'cannot reach the target.'}"))
     else:
         lines.append(_timing(f"With the given {problem.learning_rate:.3g}", result.given, style="dim"))
     return Group(*lines)
@@ -144,9 +151,8 @@ def _timing(label: str, e: Evaluation, style: str = "") -> Text:
     text.append(format_seconds(e.total_latency_s), style=style or "bold green")
     if e.rounds is None:
         return text.append(f" ({e.target:.4g} is never reached)")
-    rounds = "1 round" if e.rounds == 1 else f"{e.rounds:,} rounds"
-    text.append(f", {rounds} of {format_seconds(average_round(e))} on average\n")
-    text.append(f"(cuts {_numbers(e.plan.cuts)}; intervals {_intervals(e.plan)}; ")
+    text.append(f", {counted(e.rounds, 'round')} of {format_seconds(average_round(e))} on average\n")
+    text.append(f"(cuts {numbers(e.plan.cuts)}; intervals {numbers(e.plan.intervals)}; ")
     return text.append(f"target: mean squared gradient norm {e.target:.4g})")
 
 
@@ -171,14 +177,15 @@ def round_bars(problem: Problem, evaluation: Evaluation) -> Table:
             rows.append((f"averaging {names[m]}", seconds / evaluation.plan.intervals[m], "yellow"))
     total = sum(seconds for _, seconds, _ in rows) or 1.0
     longest = max(seconds for _, seconds, _ in rows) or 1.0
+    words = max(len(word) for name, *_ in rows for word in name.split())
+    room = max(words, min(30, max(len(name) for name, *_ in rows)))
+    width = max(2, min(_BAR, 62 - room))  # 80 columns hold all of it
     table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(width=room)
     for name, seconds, style in rows:
-        if not seconds:
-            continue
-        length = round(_BAR * seconds / longest)
-        table.add_row(
-            name, Text("█" * length or "▏", style=style), format_seconds(seconds), f"{100 * seconds / total:.0f} %"
-        )
+        if seconds:
+            bar = Bar(longest, 0, max(seconds, longest / 8 / width), width=width, color=style)
+            table.add_row(Text(name), bar, format_seconds(seconds), f"{100 * seconds / total:.0f} %")
     return table
 
 
@@ -197,21 +204,20 @@ def limits_text(problem: Problem, evaluation: Evaluation) -> Text:
 
 def compare_table(result: PlanResult, others: Sequence[Alternative]) -> RenderableType:
     """Every alternative with its slowdown."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in ("plan", "cuts", "intervals", "time to target", "slowdown"):
-        table.add_column(header, justify="right" if header in ("time to target", "slowdown") else "left")
-    rows = [("HSFL", result.evaluation), *((a.name, a.evaluation) for a in others)]
-    for name, e in rows:
+    rows = []
+    for name, e in (("HSFL", result.evaluation), *((a.name, a.evaluation) for a in others)):
         if e is None:
-            table.add_row(name, "", "", "does not fit", "")
+            rows.append((name, "", "", "does not fit", ""))
             continue
         slowdown = f"{e.objective_s / result.objective_s:.2f} ×" if e.reaches_target else "∞"
         time = format_seconds(e.total_latency_s) if e.reaches_target else "target missed"
-        table.add_row(name, _numbers(e.plan.cuts), _intervals(e.plan), time, slowdown)
+        rows.append((name, numbers(e.plan.cuts), numbers(e.plan.intervals), time, slowdown))
+    header, right = ("plan", "cuts", "intervals", "time to target", "slowdown"), (False, False, False, True, True)
     legend = Table.grid(padding=(0, 1))
+    legend.add_column(no_wrap=True)
     for alternative in others:
         legend.add_row(Text(f"  {alternative.name}", style="dim"), Text(alternative.what, style="dim"))
-    notes: list[RenderableType] = [table, legend]
+    notes: list[RenderableType] = [Grid(header, rows, right), legend]
     faster = [a for a in others if a.evaluation and a.evaluation.objective_s < result.objective_s * (1 - 1e-9)]
     if faster:
         relaying = any(len(a.evaluation.plan.cuts) == len(result.cuts) for a in faster if a.evaluation)
@@ -227,48 +233,41 @@ def sweep_table(field: str, points: Sequence[tuple[str, PlanResult | str]], name
 
     `names` are those of the tiers.
     """
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in ("value", "cuts", "intervals", "rounds", "round", "time to target", "limited by"):
-        table.add_column(header, justify="left" if header in ("value", "cuts", "intervals", "limited by") else "right")
-    failures = []
+    rows, failures = [], []
     for value, point in points:
         if isinstance(point, str):
-            table.add_row(value, "no plan")
+            rows.append((value, "no plan", "", "", "", "", ""))
             failures.append(Text(f"{value}: {point}"))
             continue
         e = point.evaluation
         limit = e.limits[0] if e.limits else None
-        table.add_row(
-            value,
-            _numbers(e.plan.cuts),
-            _intervals(e.plan),
-            f"{e.rounds:,}",
-            format_seconds(average_round(e)),
-            format_seconds(e.total_latency_s),
-            _LIMIT[limit.kind].format(tier=names[limit.tier]) if limit else "",
+        rows.append(
+            (
+                value,
+                numbers(e.plan.cuts),
+                numbers(e.plan.intervals),
+                f"{e.rounds:,}",
+                format_seconds(average_round(e)),
+                format_seconds(e.total_latency_s),
+                _LIMIT[limit.kind].format(tier=names[limit.tier]) if limit else "",
+            )
         )
-    return Group(Text(f"The plan as {field} moves", style="bold"), table, *failures)
+    header = ("value", "cuts", "intervals", "rounds", "round", "time to target", "limited by")
+    right = (False, False, False, True, True, True, False)
+    return Group(Text(f"The plan as {field} moves", style="bold"), Grid(header, rows, right), *failures)
 
 
-def scenario_table(scenarios: Sequence[Scenario]) -> Table:
+def scenario_table(scenarios: Sequence[Scenario]) -> Grid:
     """The built-in scenarios."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in ("name", "tiers", "model", "what it is"):
-        table.add_column(header)
-    for scenario in scenarios:
-        spec = scenario.spec
-        table.add_row(spec.name, str(len(spec.tiers)), spec.model.name or "", spec.description or "")
-    return table
+    specs = [scenario.spec for scenario in scenarios]
+    rows = [(spec.name, str(len(spec.tiers)), spec.model.name or "", spec.description or "") for spec in specs]
+    return Grid(("name", "tiers", "model", "what it is"), rows, (False, False, False, False))
 
 
 def profile_table(name: str, profile: LayerProfile) -> RenderableType:
     """What every layer costs."""
-    table = Table(title=name, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("layer", no_wrap=True)
-    for header in ("forward FLOPs", "backward", "activation", "gradient", "parameters"):
-        table.add_column(header, justify="right")
-    for i, layer in enumerate(profile.names):
-        table.add_row(
+    rows = [
+        (
             f"{i + 1} {layer}",
             format_flops(profile.forward_flops[i], ""),
             format_flops(profile.backward_flops[i], ""),
@@ -276,63 +275,51 @@ def profile_table(name: str, profile: LayerProfile) -> RenderableType:
             format_bits(profile.gradient_bits[i]),
             format_bits(profile.parameter_bits[i]),
         )
+        for i, layer in enumerate(profile.names)
+    ]
+    header = ("layer", "forward FLOPs", "backward", "activation", "gradient", "params")
+    table = Grid(header, rows, (False, *[True] * 5))
     forward, backward = (format_flops(f.sum(), "FLOPs") for f in (profile.forward_flops, profile.backward_flops))
     total = f"{len(profile)} layers; {forward} forward and {backward} backward per sample; "
-    return Group(table, Text(total + f"{format_bits(profile.parameter_bits.sum())} of parameters."))
+    return Group(
+        Text(name, style="bold"), table, Text(total + f"{format_bits(profile.parameter_bits.sum())} of parameters.")
+    )
 
 
 def timing_table(
     profile: LayerProfile, timing: Sequence[tuple[float, float]], batch_size: int, peak_flops: float
 ) -> RenderableType:
     """The FLOP/s each layer really gets, from the seconds of its passes, next to the machine's nominal FLOP/s."""
-    table = Table(
-        title=f"On this machine, batch {batch_size}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
-    )
-    table.add_column("layer", no_wrap=True)
-    for header in ("forward", "backward", "effective FLOP/s", "of nominal"):
-        table.add_column(header, justify="right")
     work = batch_size * (profile.forward_flops + profile.backward_flops)
-    rows = [(f"{i + 1} {n}", *timing[i], float(work[i])) for i, n in enumerate(profile.names)]
-    rows.append(("all", sum(t[0] for t in timing), sum(t[1] for t in timing), float(work.sum())))
-    for layer, forward, backward, flops in rows:
+    timed = [(f"{i + 1} {n}", *timing[i], float(work[i])) for i, n in enumerate(profile.names)]
+    timed.append(("all", sum(t[0] for t in timing), sum(t[1] for t in timing), float(work.sum())))
+    rows = []
+    for layer, forward, backward, flops in timed:
         rate = flops / (forward + backward)
         share = f"{100 * rate / peak_flops:.0f} %"
-        table.add_row(layer, format_seconds(forward), format_seconds(backward), format_flops(rate), share)
-    return Group(table, Text(f"Nominal is a large float32 matrix product: {format_flops(peak_flops)}."))
+        rows.append((layer, format_seconds(forward), format_seconds(backward), format_flops(rate), share))
+    title = Text(f"On this machine, batch {batch_size}", style="bold")
+    table = Grid(
+        ("layer", "forward", "backward", "effective FLOP/s", "of nominal"), rows, (False, *[True] * 4), total=True
+    )
+    return Group(title, table, Text(f"Nominal is a large float32 matrix product: {format_flops(peak_flops)}."))
 
 
 def constants_report(profile: LayerProfile, system: System, constants: Constants) -> list[RenderableType]:
     """Measured constants, by layer where they are."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("layer", no_wrap=True)
     tiers = [m for m in range(system.num_tiers) if system.averaged[m]]
-    headers = ["variance σ²", "second moment G²", *(f"dissimilarity ζ² of {system.tiers[m].name}" for m in tiers)]
-    for header in headers:
-        table.add_column(header, justify="right")
     moment, zeta = constants.gradient_second_moment, constants.gradient_dissimilarity
     assert moment is not None and zeta is not None
     columns = [constants.gradient_variance, moment, *(zeta[m] for m in tiers)]
-    for i, layer in enumerate(profile.names):
-        table.add_row(f"{i + 1} {layer}", *(f"{column[i]:.3g}" for column in columns))
-    table.add_section()
-    table.add_row("all", *(f"{column.sum():.3g}" for column in columns))
+    rows = [(f"{i + 1} {layer}", *(f"{c[i]:.3g}" for c in columns)) for i, layer in enumerate(profile.names)]
+    rows.append(("all", *(f"{column.sum():.3g}" for column in columns)))
+    named = [f"dissimilarity ζ² of {system.tiers[m].name}" for m in tiers]
+    header = ["layer", "variance σ²", "second moment G²", *named]
     text = f"smoothness β = {constants.smoothness:.4g}, initial gap θ0 = {constants.initial_gap:.4g}"
-    return [Text(text), table]
+    return [Text(text), Grid(header, rows, (False, *[True] * len(columns)), total=True)]
 
 
 def data_table(found: Sequence[tuple[str, Path | str | None]]) -> RenderableType:
     """Data sets and where they are."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("data set")
-    table.add_column("where", overflow="fold")
-    for name, where in found:
-        table.add_row(name, str(where) if where is not None else f"not here: hsfl data get {name}")
-    return table
-
-
-def _numbers(values: Sequence[int]) -> str:
-    return ", ".join(map(str, values))
-
-
-def _intervals(plan: Plan) -> str:
-    return ", ".join("never" if i >= NEVER else f"{i}" for i in plan.intervals)
+    rows = [(name, f"not here: hsfl data get {name}" if where is None else str(where)) for name, where in found]
+    return Grid(("data set", "where"), rows, (False, False))

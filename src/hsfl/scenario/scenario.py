@@ -200,7 +200,10 @@ class Scenario:
         )
 
     def with_target(self, problem: Problem) -> Problem:
-        """Fill in epsilon, as given or by the rounds that full synchronisation would need with these constants."""
+        """Fill in epsilon, as given or by the rounds that full synchronisation would need with these constants.
+
+        Those are rounds at the given learning rate, or at 1/smoothness where that is less: above it the bound ends.
+        """
         spec = self.spec.convergence
         if (spec.target is None) == (spec.rounds is None):
             given = "neither target nor rounds" if spec.target is None else "both target and rounds"
@@ -212,7 +215,8 @@ class Scenario:
             if spec.slack is not None:
                 raise ScenarioError(f"{self.source}: convergence.slack = {spec.slack}: only with rounds; remove it")
             return replace(problem, constants=replace(problem.constants, target=spec.target))
-        target = target_after(problem, spec.rounds, spec.slack or 0.0)
+        valid = problem.with_step(min(problem.step, 1 / problem.constants.smoothness))
+        target = target_after(valid, spec.rounds, spec.slack or 0.0)
         return replace(problem, constants=replace(problem.constants, target=target))
 
 

@@ -293,7 +293,7 @@ class ConvergenceSection(_Section):
     rounds: Positive | None = Field(
         None,
         description="Instead of target: the rounds that training with all intervals 1 would need to reach it, at this "
-        "learning rate.",
+        "learning rate or, if that is less, at 1/smoothness.",
         examples=[10000],
     )
     slack: NotNegative | None = Field(

@@ -1,0 +1,32 @@
+"""Numbers and names as people say them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hsfl.problem.plan import NEVER
+
+
+def counted(count: int, name: str) -> str:
+    """So many of a thing: "1 edge", "20 sensors", "2 boxes", "3 factories"; a name that is a plural stays."""
+    return f"{count:,} {name if count == 1 else _plural(name)}"
+
+
+def _plural(name: str) -> str:
+    if not name[-1:].isalpha() or (name[-1] in "sS" and name[-2:].lower() != "ss"):
+        return name
+    if name.lower().endswith(("ss", "x", "ch", "sh")):
+        return f"{name}es"
+    if name.lower().endswith("y") and name[-2:-1].lower() not in ("", *"aeiou"):
+        return f"{name[:-1]}ies"
+    return f"{name}s"
+
+
+def numbers(values: Sequence[int]) -> str:
+    """Cuts or intervals: "5, 6, never"."""
+    return ", ".join("never" if value >= NEVER else str(value) for value in values)
+
+
+def both(words: Sequence[str]) -> str:
+    """All of them: "a, b and c"."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,27 @@
+"""What a person sees while training runs."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from hsfl.records import PlanRecord
+from hsfl.report.live import LiveLine
+
+
+def test_plans_are_told_when_they_change_or_are_first_kept():
+    console = Console(file=io.StringIO(), width=200)
+    line = LiveLine(console)
+    plans = [(0, [3], None), (10, [3], None), (20, [4], None), (30, [4], "no target"), (40, [4], "no target 2")]
+    plans += [(50, [4], None), (60, [4], "no target 3"), (70, [3], None)]
+    for round_, cuts, kept in plans:
+        line.on_plan(PlanRecord(round=round_, cuts=cuts, intervals=[5, 10**9], layers=6, kept=kept))
+    assert console.file.getvalue().splitlines() == [
+        "  plan after round 0: cuts 3; intervals 5, never",
+        "  plan after round 20: cuts 4; intervals 5, never",
+        "  plan after round 30: cuts 4; intervals 5, never (kept: no target)",
+        "  plan after round 60: cuts 4; intervals 5, never (kept: no target 3)",
+        "  plan after round 70: cuts 3; intervals 5, never",
+    ]
+    assert line.plan == "cuts 3; intervals 5, never"
