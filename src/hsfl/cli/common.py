@@ -124,5 +124,5 @@ def toml_or_text(text: str) -> Any:
 def warnings_in_one_line() -> Iterator[None]:
     """Warnings on stderr as sentences, like errors."""
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: say(str(message))
+        warnings.showwarning = lambda message, *_, **__: say(" ".join(str(message).split()))
         yield
