@@ -154,7 +154,7 @@ def test_the_readme_shows_what_is_printed(command, monkeypatch):
     readme = (Path(__file__).parent.parent / "README.md").read_text()
     shown = readme.partition("$ hsfl plan paper\n")[2].partition("\n```")[0]
     printed = [line.rstrip() for line in said(command, "plan", "paper").splitlines()]
-    took = re.compile(r"\(exact, [\d.]+ m?s\)")
+    took = re.compile(r"\(exact, [\d.]+ [mµ]?s\)")
     assert took.sub("", "\n".join(printed)) == took.sub("", shown)
 
 

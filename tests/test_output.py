@@ -71,7 +71,7 @@ def test_training_outlives_its_output(how: Callable[..., tuple[int, str]], tmp_p
     write_tiny(tmp_path, FIXED | {"stopping.rounds": 40})
     assert how("train", "tiny.toml", "--out", "run", cwd=tmp_path) == (0, "")
     run = hsfl.Run.load(tmp_path / "run")
-    assert run.summary is not None and run.summary["rounds"] == 40
+    assert run.summary is not None and run.summary.rounds == 40
     assert (run.folder / "model.safetensors").is_file()
 
 

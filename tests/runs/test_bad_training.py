@@ -13,6 +13,7 @@ import torch
 
 import hsfl
 from hsfl import models
+from hsfl.errors import printable
 from hsfl.files import write_whole
 from hsfl.strategies import Named
 from tests.runs.conftest import FIXED, rounds_of, write_tiny
@@ -207,7 +208,9 @@ def test_what_is_no_path_is_one_sentence(here, kind, call):
     before = contents(here)
     with pytest.raises(hsfl.HsflError) as error:
         call(path)
-    sentence = rf"{re.escape(path)}: .*({said})\)?; (choose another --out|give a folder that hsfl train wrote)"
+    sentence = (
+        rf"{re.escape(printable(path))}: .*({said})\)?; (choose another --out|give a folder that hsfl train wrote)"
+    )
     assert re.fullmatch(sentence, str(error.value))
     assert contents(here) == before
 
