@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hsfl.engine.clock import SimulatedClock
+from hsfl.errors import HsflError
 from hsfl.problem.problem import Problem
 from hsfl.problem.system import System
 from hsfl.theory.latency import aggregation_latency, split_latency
@@ -66,6 +67,16 @@ def test_layers_cross_every_cut_that_moves(problem: Problem) -> None:
     assert clock.time_s == pytest.approx(size[1] / 2 + size[2] / 10)  # the slowest uplinks
     clock.move((1, 2), (1, 2))
     assert clock.bits["device.up"] == 3 * size[1]
+
+
+def test_time_stays_finite(problem: Problem) -> None:
+    """Machines that stand still are named rather than waited for for ever."""
+    tiers = list(problem.system.tiers)
+    tiers[0] = replace(tiers[0], compute_flops=0 * tiers[0].compute_flops)
+    clock = SimulatedClock(replace(problem, system=System(tuple(tiers))))
+    with np.errstate(divide="ignore"), pytest.raises(HsflError, match="split training takes inf simulated seconds"):
+        clock.split((1, 2))
+    assert clock.time_s == 0.0
 
 
 def test_the_machines_of_the_moment_count(problem: Problem) -> None:
