@@ -14,6 +14,8 @@ _STEERING = (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x
 _SHOWN = {code: "\ufffd" for code in _STEERING if chr(code) not in "\n\t"}
 _HSFL = Path(__file__).parent
 _LIBRARIES = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+#: Where nobody has code of their own.
+_NOT_THEIRS = [_HSFL, *(folder / "torch" for folder in _LIBRARIES[2:])]
 
 
 class HsflError(Exception):
@@ -66,12 +68,12 @@ def where(error: BaseException) -> str:
     """The innermost line of the user's own code that an error went through: "task.py, line 12", or nothing.
 
     Their own is neither of hsfl nor of an installed package; if there is no such line, it is the first one outside
-    hsfl, for their code may be installed too.
+    hsfl and torch, for their code may be installed too.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return _place(error.filename, error.lineno)
     lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    outside = [(file, line) for file, line in lines if not file.startswith("<") and not _within(file, [_HSFL])]
+    outside = [(file, line) for file, line in lines if not file.startswith("<") and not _within(file, _NOT_THEIRS)]
     own = [(file, line) for file, line in outside if not _within(file, _LIBRARIES)]
     return _place(*(own[-1:] or outside[:1])[0]) if outside else ""
 

@@ -33,8 +33,9 @@ def read_scenario(path_or_name: str | Path, profiler: Profiler, overrides: Mappi
         place, source, folder = CATALOG / "scenarios" / f"{path_or_name}.toml", f"scenario {path_or_name}", None
     else:
         problem = "is a folder" if is_folder else "no such file or built-in scenario"
+        shown = str(path_or_name) if len(str(path_or_name)) <= 200 else f"{str(path_or_name)[:100]}…"
         raise ScenarioError(
-            f"{path_or_name}: {problem}{nearest(str(path_or_name), known)}; built-in are {', '.join(known)}, and "
+            f"{shown}: {problem}{nearest(str(path_or_name), known)}; built-in are {', '.join(known)}, and "
             "hsfl init FILE writes a file to start from"
         )
     raw = with_fields(_parse(place, source), overrides or {}, source)

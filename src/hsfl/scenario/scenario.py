@@ -150,7 +150,7 @@ class Scenario:
     def _remedy(self) -> str:
         """Where the constants of the bound come from."""
         file = "FILE" if self.folder is None else self.source
-        return f"hsfl estimate {file} --write measures it, or start from that of a similar built-in scenario"
+        return f"hsfl estimate {file} --write measures what is missing, or start from a similar built-in scenario"
 
     def _per_layer(self, field: str, needed_for: str | None) -> FloatArray | None:
         values, profile = getattr(self.spec.convergence, field), self.profile
