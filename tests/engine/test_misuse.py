@@ -237,3 +237,35 @@ def test_torchs_default_type_does_not_matter() -> None:
 def test_without_data_only_given_batches_can_be_trained_on(kind: str) -> None:
     with pytest.raises(HsflError, match="made without data; give it data, or call step"):
         make(kind).train_round()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_commands_that_cannot_be(kind: str) -> None:
+    backend = make(kind)
+    for tier in (3, -1):
+        with pytest.raises(HsflError, match=f"tier {tier}: there are 3, counted from 0 to 2"):
+            backend.average(tier)
+    with pytest.raises(HsflError, match="evaluate takes one pair"):
+        backend.evaluate(*a_batch(4))
+    with pytest.raises(HsflError, match=r"clients \[0, 2\]: all 3 of them have to take part"):
+        backend.train_round([0, 2])
+
+
+@pytest.mark.parametrize(
+    ("layer", "instead"),
+    [
+        (nn.TransformerEncoderLayer(4, 2, 8, dropout=0.1, batch_first=True), "give it dropout = 0"),
+        (nn.Dropout1d(0.5), "use nn.Dropout"),
+    ],
+)
+def test_chance_of_torchs_own_trains_client_by_client(layer: nn.Module, instead: str) -> None:
+    """Refused where clients are worked on together, reproducible where they are not."""
+    layers = [nn.Linear(4, 4), layer, nn.Sequential(nn.Flatten(), nn.Linear(20, 3))]
+    with pytest.raises(HsflError, match=f"layer 2: .* draws random numbers .*; {instead}, or take the backend"):
+        make("stacked", layers)
+    found = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(len(found))
+        backend = make("reference", layers, seed=seed)
+        found.append([backend.step(*a_batch(5, 4)) for _ in range(2)][-1])
+    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])

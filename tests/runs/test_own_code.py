@@ -157,3 +157,29 @@ def test_what_was_averaged_is_in_the_metrics(tiny, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     found = {line["round"]: line["averaged"] for line in lines if "averaged" in line}
     assert found == {2: ["device"], 4: ["device", "edge"], 6: ["device"], 8: ["device", "edge"]}
+
+
+@pytest.mark.parametrize(
+    ("cuts", "said"), [([1], r"\[1\]: 2 whole numbers"), ([1, 2, 3], r"\[1, 2, 3\]: 2 whole numbers")]
+)
+def test_a_wrong_number_of_cuts_is_said_whoever_plans(tiny, cuts: list[int], said: str) -> None:
+    with pytest.raises(HsflError, match=rf"strategy.cuts = {said} are needed for 3 tiers"):
+        hsfl.train(hsfl.load_scenario(tiny(), {"strategy.cuts": cuts}))
+
+
+@pytest.mark.parametrize("callbacks", [hsfl.Callback(), [print], [hsfl.Callback]])
+def test_what_is_no_callback_is_said_before_anything_is_written(tiny, tmp_path: Path, callbacks) -> None:
+    with pytest.raises(HsflError, match=r"callbacks: .* is given; give a list of objects"):
+        hsfl.train(tiny(FIXED), callbacks=callbacks, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_model_is_loaded_as_the_docs_say(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    from hsfl.models import build, chain
+
+    run = hsfl.train(hsfl.load_scenario("mnist-mini", {"stopping.rounds": 2}), out=tmp_path / "short")
+    model = torch.nn.Sequential(*chain(build("lenet5"), torch.zeros(2, 1, 28, 28)))
+    model.load_state_dict(load_file(run.folder / "model.safetensors"))

@@ -195,6 +195,8 @@ def estimate(
         write_constants(Path(scenario), constants)
         if not as_json:
             show(f"Wrote them into {scenario}")
+            if loaded.spec.convergence.target is None and loaded.spec.convergence.rounds is None:
+                show("To plan it, also say what to reach: rounds = 1000, or a target, in [convergence].")
 
 
 @data_app.command("list")

@@ -69,6 +69,9 @@ class Backend(ABC):
     Averaging a tier over its entities and moving layers between tiers are commands of their own.
     """
 
+    together: bool
+    """Whether an entity works on the samples of several clients at once."""
+
     def __init__(
         self,
         layers: Sequence[nn.Module],
@@ -103,7 +106,7 @@ class Backend(ABC):
         self.device, self.dtype, self.precision = torch.device(device), checked_dtype(dtype), precision
         self.capture = capture
         self._layers = [
-            with_clients(copy.deepcopy(layer), number).to(self.device, self.dtype).train()
+            with_clients(copy.deepcopy(layer), number, together=self.together).to(self.device, self.dtype).train()
             for number, layer in enumerate(checked_layers(layers))
         ]
         self.cuts = self._checked(cuts)
@@ -129,8 +132,8 @@ class Backend(ABC):
 
         `clients` are those who take part: all of them. On CUDA the losses may still be on their way.
         """
-        if clients is not None and len(clients) != self.num_clients:
-            raise HsflError(f"{len(clients)} of {self.num_clients} clients take part; all of them have to")
+        if clients is not None and list(clients) != list(range(self.num_clients)):
+            raise HsflError(f"clients {clients}: all {self.num_clients} of them have to take part, in order")
         block = self.round // _DRAWN_AT_ONCE
         if self._drawn is None or self._drawn[0] != block:
             self._drawn = block, self._data().draws(block * _DRAWN_AT_ONCE, _DRAWN_AT_ONCE)
@@ -218,6 +221,8 @@ class Backend(ABC):
         """
         if data is None:
             data = self._data().test_batches()
+        if isinstance(data, torch.Tensor):
+            raise HsflError("evaluate takes one pair: evaluate((inputs, targets)), or batches of such pairs")
         if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], torch.Tensor):
             inputs, targets = data
             data = zip(inputs.split(batch_size), targets.split(batch_size), strict=True)
@@ -286,7 +291,9 @@ class Backend(ABC):
         self.round, self.seed, self._drawn = round_, seed, None
 
     def _rounds_since_average(self, tier: int) -> int:
-        """How many rounds ago the tier was last averaged; it is from now on."""
+        """How many rounds ago the tier was last averaged; it is from now on. HsflError for a tier that is none."""
+        if tier not in range(self.num_tiers):
+            raise HsflError(f"tier {tier}: there are {self.num_tiers}, counted from 0 to {self.num_tiers - 1}")
         rounds, self._averaged_at[tier] = self.round - self._averaged_at[tier], self.round
         return rounds
 

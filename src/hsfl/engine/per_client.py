@@ -91,13 +91,18 @@ class SeededDropout(nn.Module):
         return (x * keep.view(x.shape) / (1 - self.p)).flatten(0, 1)
 
 
-def with_clients(layer: nn.Module, number: int) -> nn.Module:
-    """Replace, in place, what must know clients in layer `number` of the model; the layer or what stands for it."""
+def with_clients(layer: nn.Module, number: int, *, together: bool) -> nn.Module:
+    """Replace, in place, what must know clients in layer `number` of the model; the layer or what stands for it.
+
+    `together`: it works on the samples of several clients at once, where not every kind of chance can be told apart.
+    """
     for site, (parent, name, module) in enumerate(_children(layer)):
-        if isinstance(module, _OTHER_DROPOUT) or (isinstance(module, nn.MultiheadAttention) and module.dropout):
+        attention = isinstance(module, nn.MultiheadAttention) and module.dropout
+        if together and (attention or isinstance(module, _OTHER_DROPOUT)):
+            instead = "give it dropout = 0" if attention else "use nn.Dropout"
             raise ModelError(
                 f"layer {number + 1}: {type(module).__name__} draws random numbers that cannot be told apart by "
-                "client; use nn.Dropout"
+                f'client; {instead}, or take the backend "reference" (execution.backend), which goes client by client'
             )
         replacement: nn.Module | None = None
         if isinstance(module, nn.Dropout):

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from hsfl.engine.losses import Loss
-from hsfl.engine.per_client import seed_dropout
+from hsfl.engine.per_client import own_chance, seed_dropout
 from hsfl.engine.precision import arithmetic, casts
 from hsfl.engine.running import run_layer
 from hsfl.problem.profile import FloatArray
@@ -108,7 +108,7 @@ class VirtualModel:
         """Loss and gradient on some samples of a client; dropout is that of `key`."""
         inputs, targets = self.samples(indices)
         seed_dropout(self.modules, [client], self.seed, key)
-        with arithmetic(self.device, self.precision):
+        with arithmetic(self.device, self.precision), own_chance(self.seed, key, client, self.device):
             with casts(self.device, self.precision):
                 x = inputs
                 for number, layer in enumerate(self.layers):

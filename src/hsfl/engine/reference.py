@@ -15,6 +15,8 @@ from hsfl.engine.precision import arithmetic
 class ReferenceBackend(Backend):
     """Algorithm 1, line by line. `entities[m][j]` is a machine of tier m."""
 
+    together = False
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.entities = [

@@ -89,7 +89,7 @@ def _reason(layers: Sequence[nn.Module], inputs: torch.Tensor, device: torch.dev
     x = x.flatten(0, 1)
     remedy = 'train with execution.backend = "reference", which takes the clients one by one'
     for number, template in enumerate(layers):
-        layer = with_clients(copy.deepcopy(template), number).to(device, dtype).train()
+        layer = with_clients(copy.deepcopy(template), number, together=True).to(device, dtype).train()
 
         def run(parts: Sequence[torch.Tensor], members: Sequence[Sequence[int]], seed: int, layer=layer, n=number):  # type: ignore[no-untyped-def]
             torch.manual_seed(seed)

@@ -33,6 +33,8 @@ _KEPT = 4
 class StackedBackend(Backend):
     """See the module's text. Gives the numbers of the reference backend."""
 
+    together = True
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         # In this order of clients the batch of every entity of every tier is a slice of the whole.

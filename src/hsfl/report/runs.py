@@ -146,6 +146,7 @@ def draw_plans(run: Run) -> Figure:
     _intervals(bottom, run, rounds, names)
     bottom.set_xlim(rounds[0], rounds[-1])
     bottom.set_xlabel("rounds")
+    bottom.locator_params(axis="x", integer=True)
     bottom.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     count = len({(tuple(plan.cuts), tuple(plan.intervals)) for plan in run.plans})
     kinds = "one plan throughout" if count == 1 else f"{count} different plans"
@@ -238,6 +239,7 @@ def draw_drift(run: Run) -> Figure:
             axes.set_yscale("log")
         axes.set_title(plain(tier))
         axes.set_xlabel("rounds")
+        axes.locator_params(axis="x", integer=True)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("mean squared distance to the mean")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from hsfl.errors import HsflError
 from hsfl.records import PlanRecord, RoundRecord, Summary
 from hsfl.scenario.scenario import Scenario
 
@@ -24,3 +26,12 @@ class Callback:
 
     def on_stop(self) -> None:
         """At the very end, however it came."""
+
+
+def checked_callbacks(given: Iterable[Callback]) -> Sequence[Callback]:
+    """Callbacks as training takes them; HsflError for anything else."""
+    found = list(given) if isinstance(given, Iterable) else [given]
+    for callback in found:
+        if not isinstance(callback, Callback) or not isinstance(given, Iterable):
+            raise HsflError(f"callbacks: {callback!r} is given; give a list of objects of subclasses of hsfl.Callback")
+    return found

@@ -24,7 +24,7 @@ from hsfl.errors import HsflError
 from hsfl.files import remedy, unfinished
 from hsfl.problem.strategy import Strategy
 from hsfl.records import Environment, PlanRecord, RoundRecord, SessionRecord, Summary
-from hsfl.runs.callback import Callback
+from hsfl.runs.callback import Callback, checked_callbacks
 from hsfl.runs.interrupting import InterruptedRun, stops_politely
 from hsfl.runs.preparing import Prepared, prepare
 from hsfl.runs.reading import Run
@@ -97,7 +97,7 @@ class _Session:
     checkpoints: Checkpoints
 
     def __init__(self, scenario: Scenario, prepared: Prepared, callbacks: Sequence[Callback], run: str) -> None:
-        self.scenario, self.prepared, self.callbacks = scenario, prepared, callbacks
+        self.scenario, self.prepared, self.callbacks = scenario, prepared, checked_callbacks(callbacks)
         self.stopping, self.execution = scenario.spec.stopping, scenario.spec.execution
         self.origin = origin(scenario, run)
         self.backend = prepared.backend

@@ -26,6 +26,8 @@ def first_problem(error: ValidationError, raw: Mapping[str, Any]) -> str:
         return f"{field} is missing; add it{f' ({described})' if described else ''}"
     if kind in _IN_WORDS:
         message = _IN_WORDS[kind].format(**problem.get("ctx", {}))
+        if kind == "model_type" and isinstance(problem["input"], str) and "name" in _section_at(loc).model_fields:
+            message = f"write it as a section: [{field}] with name = {_short(problem['input'])}"
     else:
         message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "it should be")
     return f"{field} = {_short(problem['input'])}: {message}"
@@ -106,6 +108,8 @@ def _meant(name: str, known: list[str]) -> str:
         for section in ScenarioFile.model_fields
         if section != "tiers" and (kind := _kind(ScenarioFile, section)) is not None and name in kind.model_fields
     ]
+    if name in ScenarioFile.model_fields and (kind := _kind(ScenarioFile, name)) is not None:
+        elsewhere.append(f"{name}.name" if "name" in kind.model_fields else f"the section [{name}]")
     return f" (did you mean {elsewhere[0]}?)" if elsewhere else nearest(name, known)
 
 

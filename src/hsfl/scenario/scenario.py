@@ -208,7 +208,9 @@ class Scenario:
         if (spec.target is None) == (spec.rounds is None):
             given = "neither target nor rounds" if spec.target is None else "both target and rounds"
             raise ScenarioError(
-                f"{self.source}: convergence has {given}; give exactly one of them, as what a plan is to reach"
+                f"{self.source}: convergence has {given}; give exactly one of them, as what a plan is to reach: rounds "
+                "= 1000 in [convergence] is what full synchronisation reaches in so many (when training ends is in "
+                "[stopping])"
             )
         if spec.rounds is None:
             assert spec.target is not None

@@ -40,6 +40,9 @@ def make_strategy(scenario: Scenario) -> Strategy:
                 f"strategy.{field}: name = {name!r} chooses its own {field}; remove them, or write name = "
                 '"fixed" (--strategy fixed)'
             )
+        if value is not None and len(value) != (wanted := len(scenario.spec.tiers) - (field == "cuts")):
+            tiers = len(scenario.spec.tiers)
+            raise ScenarioError(f"strategy.{field} = {value}: {wanted} whole numbers are needed for {tiers} tiers")
         chosen[field] = tuple(value) if value is not None else cast(str, how)
     if name == "HSFL" and given.cuts is not None and given.intervals is not None:
         raise ScenarioError(
