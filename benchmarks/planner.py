@@ -164,7 +164,7 @@ def cold_start(repeats: int) -> list[str]:
     bare = run("-c", "pass")
     imports = run("-c", "import numpy, pydantic, typer, rich.table, rich.console")
     modules = run("-c", "import hsfl.cli, hsfl.report.tables, rich.console")
-    whole = run("-m", "hsfl.cli", "plan", "paper")
+    whole = run("-m", "hsfl", "plan", "paper")
     return [
         "| | time | part of `hsfl plan paper` |",
         "|---|---|---|",

@@ -1,6 +1,6 @@
 """Measure rounds of training: against a centralised step, against a copy per client, and as the system grows.
 
-    python benchmarks/round.py [--device cpu|cuda] [--sections NAME ...] [--quick] [--out FILE]
+    python benchmarks/round.py [--device cpu|cuda] [--sections NAME ...] [--blocks N] [--out FILE]
 
 Every figure that matters is a ratio of times taken side by side in this one run: the variants take turns in short
 blocks, each block gives one ratio, and the median over blocks is quoted. Absolute times are for orientation.
@@ -16,6 +16,7 @@ import itertools
 import os
 import platform
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -268,6 +269,7 @@ def memory(device: str, blocks: int) -> str:
 
 def check(device: str, blocks: int) -> str:
     """The stacked backend on this device against the reference on the CPU, in float64."""
+    sys.path.insert(0, str(Path(__file__).parent.parent))
     from tests.engine.test_speed_paths import largest_difference
 
     rows = [(name, f"{value:.1e}") for name, value in largest_difference(device).items()]
@@ -370,7 +372,7 @@ class Stopwatch(hsfl.Callback):
         self.rounds, self.times = (first, last), {}
 
     def on_round(self, record: RoundRecord) -> None:
-        if record["round"] in self.rounds:
+        if record.round in self.rounds:
             self.times[record.round] = time.perf_counter()
 
     @property
