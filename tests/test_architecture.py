@@ -28,7 +28,7 @@ ALLOWED = {
     "strategies": {"errors", "factory", "problem", "scenario", "planner"},
     "models": {"errors", "factory", "problem"},
     "data": {"errors", "files", "factory", "scenario"},
-    "engine": {"errors", "files", "records", "problem", "theory"},
+    "engine": {"errors", "files", "records", "problem", "theory", "models"},
     "runs": {"version", "errors", "files", "records", "problem", "scenario", "strategies", "models", "data", "engine"},
     "api": {"errors", "problem", "scenario", "planner", "models", "engine", "runs"},
     "experiments": {

@@ -23,7 +23,7 @@ class ServerMomentum(AveragingRule):
     slots = ("last", "velocity")
 
     def adopt(self, held: Held, average: list[torch.Tensor], rounds: int) -> None:
-        mean, *buffers = average[: len(held.weights)], *average[len(held.weights) :]
+        mean, buffers = average[: len(held.weights)], average[len(held.weights) :]
         for own, velocity, last, to in zip(held.weights, held.slots["velocity"], held.slots["last"], mean, strict=True):
             velocity.copy_(0.5 * velocity + (to - last))
             last.copy_((to + 0.1 * rounds * velocity).expand_as(last))

@@ -51,9 +51,18 @@ class Pair(nn.Module):
     [
         ({"layers": "vgg16"}, "layers is a str; give the model as a list of torch modules"),
         ({"layers": []}, "layers is empty"),
-        ({"layers": [nn.Linear(4, 4), np.ones(3), nn.Linear(4, 3)]}, "layer 2 is a ndarray; give a torch module"),
-        ({"layers": [nn.Linear(4, 4), torch.jit.script(nn.Linear(4, 4)), nn.Linear(4, 3)]}, "layer 2 is TorchScript"),
-        ({"layers": [nn.Linear(4, 4), nn.Linear(4, 4, device="meta"), nn.Linear(4, 3)]}, "layer 2: weight is on the m"),
+        (
+            {"layers": [nn.Linear(4, 4), np.ones(3), nn.Linear(4, 3)]},
+            "layer 2: a model must be an nn.Module, not a value of type ndarray",
+        ),
+        (
+            {"layers": [nn.Linear(4, 4), torch.jit.script(nn.Linear(4, 4)), nn.Linear(4, 3)]},
+            "layer 2: RecursiveScriptModule is compiled",
+        ),
+        (
+            {"layers": [nn.Linear(4, 4), nn.Linear(4, 4, device="meta"), nn.Linear(4, 3)]},
+            "layer 2: weight of Linear is on the meta device",
+        ),
         ({"layers": [nn.Linear(4, 4), nn.LazyLinear(4), nn.Linear(4, 3)]}, "layer 2: the shape of weight is not known"),
         ({"dtype": "float8"}, "dtype 'float8': it must be float32 or float64"),
         ({"dtype": torch.bfloat16}, "dtype torch.bfloat16: it must be float32 or float64"),

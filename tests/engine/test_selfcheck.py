@@ -89,3 +89,26 @@ def test_chance_on_the_reference_follows_from_seed_round_and_client() -> None:
         found.append(torch.stack([backend.step(inputs, targets) for _ in range(2)]))
     torch.testing.assert_close(*found, rtol=0, atol=1e-6)
     assert (found[0][0] - found[0][1]).abs().min() > 1e-4
+
+
+def test_chance_does_not_depend_on_the_cuts_and_differs_by_layer() -> None:
+    seen: dict[int, list[torch.Tensor]] = {}
+
+    class Heard(nn.Module):
+        def __init__(self, cut: int) -> None:
+            super().__init__()
+            self.cut = cut
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            noise = torch.randn_like(x)
+            seen.setdefault(self.cut, []).append(noise)
+            return x + noise
+
+    inputs, targets = torch.randn(2, 3, 4), torch.zeros(2, 3).long()
+    for cut in (1, 2):
+        torch.manual_seed(0)
+        layers = [nn.Sequential(nn.Linear(4, 4), Heard(cut)), nn.Sequential(nn.Linear(4, 4), Heard(cut))]
+        backend = hsfl.backend("reference", layers, [[0, 1], [0, 0]], (cut,), {"name": "sgd", "lr": 0.1}, seed=5)
+        backend.step(inputs, targets)
+    ours, theirs = (sorted(noise.sum().item() for noise in noises) for noises in seen.values())
+    assert ours == theirs and len(set(ours)) == 4

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from hsfl.errors import HsflError, ModelError, ScenarioError
+from hsfl.models.checks import check_model
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -30,17 +31,15 @@ def checked_layers(layers: Iterable[nn.Module]) -> list[nn.Module]:
         raise ModelError("layers is empty; give the model as a list of at least one torch module")
     first_use: dict[int, str] = {}
     for number, layer in enumerate(found, start=1):
-        if not isinstance(layer, nn.Module):
-            raise ModelError(f"layer {number} is a {type(layer).__name__}; give a torch module")
-        if isinstance(layer, torch.jit.ScriptModule):
-            raise ModelError(f"layer {number} is TorchScript, which cannot be copied apart; give the module it is of")
+        try:
+            check_model(layer)
+        except ModelError as error:
+            raise ModelError(f"layer {number}: {error}") from None
         for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
             if is_lazy(tensor):
                 raise ModelError(
                     f"layer {number}: the shape of {name} is not known yet; run the model on a batch first"
                 )
-            if tensor.is_meta:
-                raise ModelError(f"layer {number}: {name} is on the meta device and has no values; build it on the CPU")
             if (before := first_use.setdefault(id(tensor), f"layer {number}")) != f"layer {number}":
                 raise ModelError(
                     f"layer {number}: {name} is also in {before}, and two tiers cannot hold one tensor; give each "

@@ -26,13 +26,15 @@ State = OrderedDict[str, torch.Tensor]
 class LayerCopy:
     """A layer as one entity holds it: the module, its optimiser, and what the averaging rule keeps beside it."""
 
-    def __init__(self, number: int, template: nn.Module, optimizer: Optimizer, rule: AveragingRule, steps: int) -> None:
-        """A copy of `template`, after so many `steps` of training."""
-        self.number, self.rule, self.steps = number, optimizer, steps
+    def __init__(
+        self, number: int, template: nn.Module, update: Optimizer, averaging: AveragingRule, steps: int
+    ) -> None:
+        """A copy of `template`, after so many `steps` of training by the rule `update`."""
+        self.number, self.update, self.steps = number, update, steps
         self.module = copy.deepcopy(template)
         parameters = list(self.module.parameters())
-        self.optimizer = optimizer.for_torch(parameters) if parameters else None
-        self.own = {slot: [torch.zeros_like(p) for p in parameters] for slot in rule.slots}
+        self.optimizer = update.for_torch(parameters) if parameters else None
+        self.own = {slot: [torch.zeros_like(p) for p in parameters] for slot in averaging.slots}
 
     def state(self) -> State:
         """Parameters and buffers by "LAYER.NAME"."""
@@ -40,11 +42,8 @@ class LayerCopy:
 
     def slots(self) -> dict[str, Tensors]:
         """What lies beside each parameter, by name; zeros stand for what the first step has yet to make."""
-        found: dict[str, Tensors] = {}
-        for slot in self.rule.slots:
-            assert self.optimizer is not None or not list(self.module.parameters())
-            found[slot] = [self._slot(slot, parameter) for parameter in self.module.parameters()]
-        return found | self.own
+        parameters = list(self.module.parameters())
+        return {slot: [self._slot(slot, p) for p in parameters] for slot in self.update.slots} | self.own
 
     def named_slots(self) -> State:
         """The slots by "SLOT.LAYER.NAME"."""
@@ -60,7 +59,7 @@ class LayerCopy:
         state = self.optimizer.state[parameter]
         if state.get(TORCH_SLOTS[slot]) is None:
             state[TORCH_SLOTS[slot]] = torch.zeros_like(parameter)
-            if self.rule.name != "sgd":
+            if self.update.name != "sgd":
                 state["step"] = torch.tensor(float(self.steps))
         found: torch.Tensor = state[TORCH_SLOTS[slot]]
         return found
@@ -107,10 +106,11 @@ class Entity:
         for (owner, name), buffer in zip(owners, before, strict=True):
             owner._buffers[name] = buffer.clone()  # not in place: the backward pass may need what was there
         activations = received
-        with casts(self.device, self.precision), own_chance(self.seed, round_, client, self.device):
+        with casts(self.device, self.precision):
             for layer in self.layers:
                 seed_dropout(layer.module.modules(), [client], self.seed, round_)
-                activations = run_layer(layer.number, layer.module, activations)
+                with own_chance(self.seed, round_, client, layer.number, self.device):
+                    activations = run_layer(layer.number, layer.module, activations)
         self._buffers[client] = self._all_buffers()
         for (owner, name), buffer in zip(owners, before, strict=True):
             owner._buffers[name] = buffer

@@ -10,7 +10,7 @@ from hsfl.problem.codes import FP32, Code, LinkCodes
 
 
 class Codec:
-    """Writes float32 values as they are. Other codecs override all methods but `bits`."""
+    """Writes values in float32, as they are there. Other codecs override all methods but `bits`."""
 
     code: Code = FP32
 
@@ -24,7 +24,10 @@ class Codec:
         return values.view(like.shape).to(like)
 
     def passed(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What `decode` makes of `encode`, without writing the bytes: what backends in one process use."""
+        """What `decode` makes of `encode`, without writing the bytes: what backends in one process use.
+
+        float64, which is for comparing backends, passes unrounded.
+        """
         return tensor
 
     def bits(self, tensor: torch.Tensor) -> int:

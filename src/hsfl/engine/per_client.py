@@ -129,14 +129,17 @@ def seed_dropout(modules: Iterable[nn.Module], clients: Sequence[int], seed: int
 
 
 @contextmanager
-def own_chance(seed: int, round_: int, client: int, device: torch.device) -> Iterator[None]:
-    """Let torch's random numbers, for modules that draw their own, follow from seed, round and client alone."""
+def own_chance(seed: int, round_: int, client: int, layer: int, device: torch.device) -> Iterator[None]:
+    """Let torch's random numbers, for modules that draw their own, follow from seed, round, client and layer alone.
+
+    So they are the same whichever tier holds the layer, and others in every layer.
+    """
     generators = [torch.default_generator]
     if device.type == "cuda":
         generators.append(torch.cuda.default_generators[device.index or 0])
     before = [generator.get_state() for generator in generators]
     for generator in generators:
-        generator.manual_seed(((seed * _PRIME + round_) * _PRIME + client) % 2**63)
+        generator.manual_seed((((seed * _PRIME + round_) * _PRIME + client) * _PRIME + layer) % 2**63)
     try:
         yield
     finally:

@@ -108,11 +108,12 @@ class VirtualModel:
         """Loss and gradient on some samples of a client; dropout is that of `key`."""
         inputs, targets = self.samples(indices)
         seed_dropout(self.modules, [client], self.seed, key)
-        with arithmetic(self.device, self.precision), own_chance(self.seed, key, client, self.device):
+        with arithmetic(self.device, self.precision):
             with casts(self.device, self.precision):
                 x = inputs
                 for number, layer in enumerate(self.layers):
-                    x = run_layer(number, layer, x)
+                    with own_chance(self.seed, key, client, number, self.device):
+                        x = run_layer(number, layer, x)
             loss = self.loss(x.to(self._dtype), targets)
             found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
         gradient = [torch.zeros_like(p) if g is None else g for g, p in zip(found, self.parameters, strict=True)]

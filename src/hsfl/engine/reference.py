@@ -67,9 +67,10 @@ class ReferenceBackend(Backend):
         entities, shares = self.entities[tier], self.topology.shares[tier]
         if len(entities) == 1:
             return
-        contributed = [entity.contribute() for entity in entities]
+        sent = self.links[tier].average.passed
+        contributed = [map(sent, entity.contribute()) for entity in entities]
         average = [
-            _weighted([(float(share), tensor) for share, tensor in zip(shares, same, strict=True)])
+            sent(_weighted([(float(share), tensor) for share, tensor in zip(shares, same, strict=True)]))
             for same in zip(*contributed, strict=True)
         ]
         for entity in entities:

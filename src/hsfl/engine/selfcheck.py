@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 from torch import nn
@@ -40,20 +41,23 @@ def check_by_client(
     `together`: the clients' samples are to be worked on together, as `stacked` does it.
     """
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        alone = _updates(ReferenceBackend, layers, inputs, targets, device, torch.float32, loss)
-        for dtype in _ROUNDING if together else ():  # what differs in float32 may be rounding: then float64 decides
-            try:
-                if dtype is torch.float64:
-                    alone = _updates(ReferenceBackend, layers, inputs, targets, device, dtype, loss)
-                joint = _updates(StackedBackend, layers, inputs, targets, device, dtype, loss)
-            except ModelError:
-                if dtype is torch.float32:
-                    raise
-                break  # a model that knows float32 only
-            if _apart(alone, joint) <= _ROUNDING[dtype]:
+        if not together:
+            _updates(ReferenceBackend, layers, inputs, targets, device, torch.float32, loss)
+            return
+
+        def differ(dtype: torch.dtype) -> bool:
+            one, other = (
+                _updates(kind, layers, inputs, targets, device, dtype, loss)
+                for kind in (ReferenceBackend, StackedBackend)
+            )
+            return _apart(one, other) > _ROUNDING[dtype]
+
+        if not differ(torch.float32):
+            return
+        with suppress(ModelError):  # a model that knows float32 only
+            if not differ(torch.float64):  # so it was rounding
                 return
-        if together:
-            raise ModelError(_reason(layers, inputs, device, torch.float32))
+        raise ModelError(_reason(layers, inputs, device))
 
 
 def _updates(
@@ -82,14 +86,12 @@ def _apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> floa
     return difference / largest if largest else difference
 
 
-def _reason(layers: Sequence[nn.Module], inputs: torch.Tensor, device: torch.device, dtype: torch.dtype) -> str:
+def _reason(layers: Sequence[nn.Module], inputs: torch.Tensor, device: torch.device) -> str:
     """The first layer that gives other results for two clients together than apart, and why."""
-    clients = len(inputs)
-    x = inputs.to(device, dtype) if inputs.is_floating_point() else inputs.to(device)
-    x = x.flatten(0, 1)
+    clients, x = len(inputs), inputs.to(device).flatten(0, 1)
     remedy = 'train with execution.backend = "reference", which takes the clients one by one'
     for number, template in enumerate(layers):
-        layer = with_clients(copy.deepcopy(template), number, together=True).to(device, dtype).train()
+        layer = with_clients(copy.deepcopy(template), number, together=True).to(device).train()
 
         def run(parts: Sequence[torch.Tensor], members: Sequence[Sequence[int]], seed: int, layer=layer, n=number):  # type: ignore[no-untyped-def]
             torch.manual_seed(seed)
@@ -106,7 +108,7 @@ def _reason(layers: Sequence[nn.Module], inputs: torch.Tensor, device: torch.dev
         if not torch.equal(whole, run([x], [everyone], 2)):
             return f"{name} draws random numbers that cannot be told apart by client; use nn.Dropout, or {remedy}"
         apart = run(x.chunk(clients), [[n] for n in everyone], 1)
-        if (whole - apart).abs().max() > _ROUNDING[dtype] * (1 + apart.abs().max()):
+        if (whole - apart).abs().max() > _ROUNDING[torch.float32] * (1 + apart.abs().max()):
             return (
                 f"{name} mixes the samples of its batch, as batch statistics do, so that clients who share a machine "
                 f"would see each other's data; use nn.BatchNorm or a normalisation of single samples, or {remedy}"

@@ -26,7 +26,7 @@ from hsfl.engine.per_client import PerClientBatchNorm, SeededDropout, client_key
 from hsfl.engine.precision import arithmetic, casts
 from hsfl.engine.running import run_layer, scalar_loss
 
-#: Recorded rounds kept: one for every feed and shape of batch that takes turns.
+#: Recorded rounds kept: one for every way to get a batch, and every shape of one, that takes turns.
 _KEPT = 4
 
 
@@ -209,7 +209,8 @@ class StackedBackend(Backend):
         if self.topology.entities[tier] == 1:
             return
         with arithmetic(self.device):  # in full precision, whatever that of rounds
-            average = [self._shares[tier] @ flat for flat in self.averaging.contribute(held)]
+            sent = self.links[tier].average.passed
+            average = [sent(self._shares[tier] @ sent(flat)) for flat in self.averaging.contribute(held)]
             self.averaging.adopt(held, average, rounds)
 
     @torch.no_grad()
