@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,7 +60,7 @@ class Run:
         if not is_run:
             raise HsflError(f"{folder}: not a run (it has no scenario.toml); {_GIVE}")
         text = _read(folder / "scenario.toml").decode("utf-8-sig", errors="replace")
-        return cls(
+        run = cls(
             folder,
             _scenario(folder / "scenario.toml", text),
             text,
@@ -69,6 +70,26 @@ class Run:
             _optional(folder / "labels.json", Labels),
             _optional(folder / "summary.json", Summary),
         )
+        run._check()
+        return run
+
+    def _check(self) -> None:
+        """HsflError where lines that are right by themselves cannot be of one run."""
+        metrics, tiers, time = self.folder / "metrics.jsonl", len(self.tier_names), 0.0
+        for line in self.metrics:
+            if not time <= line.time_s < inf:
+                raise HsflError(f"{metrics}: round {line.round} is at {line.time_s} s after {time} s; {_AGAIN}")
+            if line.accuracy is not None and not 0 <= line.accuracy <= 1:
+                raise HsflError(
+                    f"{metrics}: the accuracy of round {line.round} is {line.accuracy}, not a share; {_AGAIN}"
+                )
+            time = line.time_s
+        for plan in self.plans:
+            if (len(plan.cuts), len(plan.intervals)) != (tiers - 1, tiers):
+                raise HsflError(
+                    f"{self.folder / 'plans.jsonl'}: the plan after round {plan.round} has {len(plan.cuts)} cuts and "
+                    f"{len(plan.intervals)} intervals for {tiers} tiers; {_AGAIN}"
+                )
 
     def __repr__(self) -> str:
         rounds = self.metrics[-1].round if self.metrics else 0

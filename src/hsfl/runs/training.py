@@ -28,8 +28,8 @@ from hsfl.runs.callback import Callback, checked_callbacks
 from hsfl.runs.interrupting import InterruptedRun, stops_politely
 from hsfl.runs.preparing import Prepared, prepare
 from hsfl.runs.reading import Run
+from hsfl.runs.restoring import go_on
 from hsfl.runs.resuming import check_strategy, origin, run_id
-from hsfl.runs.saved import go_on
 from hsfl.runs.stopping import ended, round_limit
 from hsfl.runs.writing import CHECKPOINTS, METRICS, PLANS, SCENARIO, RunFolder, check_free
 from hsfl.scenario.scenario import Scenario
