@@ -94,9 +94,7 @@ def test_a_fault_with_debug_is_shown_and_not_logged(command, tmp_path, monkeypat
     assert contents(tmp_path) == {}
 
 
-@pytest.mark.skipif(
-    not Path("/proc/self").is_dir(), reason="needs /proc: a folder in which nobody, root included, can make a file"
-)
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs /proc, where not even root can make a file")
 def test_the_log_goes_where_it_can(command, tmp_path, monkeypatch):
     fail_with(ZeroDivisionError("who did this"), monkeypatch)
     monkeypatch.chdir("/proc/self")

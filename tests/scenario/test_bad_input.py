@@ -74,7 +74,7 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"strategy": "fixed"},
         ['write it as a section: [strategy] with name = "fixed"'],
     ),
-    "a field of another section": ({"training.rounds": 20}, ["did you mean stopping.rounds?"]),
+    "a field of another section": ({"training.rounds": 20}, ["did you mean convergence.rounds or stopping.rounds?"]),
     "a section among fields": ({"training.strategy": "fixed"}, ["did you mean strategy.name?"]),
     "number for tiers": ({"tiers": 3}, ["tiers = 3", "list"]),
     "numbers as tiers": ({"tiers": [1, 2]}, ["tiers[1] = 1"]),

@@ -11,33 +11,10 @@ from hypothesis import strategies as st
 
 import hsfl
 from hsfl.scenario.catalog import CATALOG
-from hsfl.scenario.schema import (
-    ConvergenceSection,
-    DataSection,
-    DynamicsSection,
-    ExecutionSection,
-    ModelSection,
-    ScenarioFile,
-    StoppingSection,
-    StrategySection,
-    TierSection,
-    TrainingSection,
-)
+from hsfl.scenario.schema import SECTIONS, ScenarioFile
 from hsfl.scenario.template import field_reference, scenario_text
 from hsfl.scenario.toml_format import dotted, toml_value
 from tests.scenario.scenarios import SMALL, changed
-
-SECTIONS = {
-    "model": ModelSection,
-    "training": TrainingSection,
-    "tiers": TierSection,
-    "convergence": ConvergenceSection,
-    "data": DataSection,
-    "dynamics": DynamicsSection,
-    "strategy": StrategySection,
-    "stopping": StoppingSection,
-    "execution": ExecutionSection,
-}
 
 
 def raw_of(name: str) -> dict:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from hsfl.errors import nearest
-from hsfl.scenario.schema import ScenarioFile, TierSection
+from hsfl.scenario.schema import SECTIONS, ScenarioFile
 from hsfl.scenario.toml_format import toml_value
 
 
@@ -77,23 +77,9 @@ def _has(node: Any, key: int | str) -> bool:
     return isinstance(node, list) and isinstance(key, int) and key < len(node)
 
 
-def _section_at(loc: Iterable[int | str]) -> type[BaseModel]:
-    section: type[BaseModel] = ScenarioFile
-    for key in loc:
-        if key == "tiers":
-            section = TierSection
-        elif isinstance(key, str):
-            found = _kind(section, key)
-            assert found is not None
-            section = found
-    return section
-
-
-def _kind(section: type[BaseModel], key: str) -> type[BaseModel] | None:
-    """The section that a field of a section holds, if it is one."""
-    kind = section.model_fields[key].annotation
-    kinds = (k for k in (kind, *get_args(kind)) if isinstance(k, type) and issubclass(k, BaseModel))
-    return next(kinds, None)
+def _section_at(loc: tuple[int | str, ...]) -> type[BaseModel]:
+    """The section that a location lies in, or is."""
+    return SECTIONS[str(loc[0])] if loc else ScenarioFile
 
 
 def _describe(loc: tuple[int | str, ...]) -> str:
@@ -103,14 +89,11 @@ def _describe(loc: tuple[int | str, ...]) -> str:
 
 def _meant(name: str, known: list[str]) -> str:
     """A hint at the field that was meant: of the same name in another section, or of a similar one in this."""
-    elsewhere = [
-        f"{section}.{name}"
-        for section in ScenarioFile.model_fields
-        if section != "tiers" and (kind := _kind(ScenarioFile, section)) is not None and name in kind.model_fields
-    ]
-    if name in ScenarioFile.model_fields and (kind := _kind(ScenarioFile, name)) is not None:
-        elsewhere.append(f"{name}.name" if "name" in kind.model_fields else f"the section [{name}]")
-    return f" (did you mean {elsewhere[0]}?)" if elsewhere else nearest(name, known)
+    others = {section: kind for section, kind in SECTIONS.items() if section != "tiers"}
+    elsewhere = [f"{section}.{name}" for section, kind in others.items() if name in kind.model_fields]
+    if name in others:
+        elsewhere.append(f"{name}.name" if "name" in others[name].model_fields else f"the section [{name}]")
+    return f" (did you mean {' or '.join(elsewhere)}?)" if elsewhere else nearest(name, known)
 
 
 def _short(value: Any) -> str:

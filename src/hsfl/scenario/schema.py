@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainValidator, Tag
 
@@ -334,10 +334,19 @@ class ScenarioFile(_Section):
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of everything drawn.")
     model: ModelSection
     training: TrainingSection
-    stopping: StoppingSection = Field(default_factory=lambda: StoppingSection.model_validate({}))
-    strategy: StrategySection = Field(default_factory=lambda: StrategySection.model_validate({}))
-    execution: ExecutionSection = Field(default_factory=lambda: ExecutionSection.model_validate({}))
     tiers: Annotated[list[TierSection], Field(min_length=2, max_length=32)]
     convergence: ConvergenceSection = Field(default_factory=lambda: ConvergenceSection.model_validate({}))
     data: DataSection | None = None
     dynamics: DynamicsSection | None = None
+    strategy: StrategySection = Field(default_factory=lambda: StrategySection.model_validate({}))
+    stopping: StoppingSection = Field(default_factory=lambda: StoppingSection.model_validate({}))
+    execution: ExecutionSection = Field(default_factory=lambda: ExecutionSection.model_validate({}))
+
+
+#: The sections of a file by name, in the order in which they are written; [[tiers]] may be there several times.
+SECTIONS: dict[str, type[BaseModel]] = {
+    name: kind
+    for name, info in ScenarioFile.model_fields.items()
+    for kind in (info.annotation, *get_args(info.annotation))
+    if isinstance(kind, type) and issubclass(kind, BaseModel)
+}

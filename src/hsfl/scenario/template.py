@@ -10,31 +10,9 @@ from typing import Any, get_args, get_type_hints
 from pydantic import BaseModel, PlainValidator
 from pydantic.fields import FieldInfo
 
-from hsfl.scenario.schema import (
-    ConvergenceSection,
-    DataSection,
-    DynamicsSection,
-    ExecutionSection,
-    ModelSection,
-    ScenarioFile,
-    StoppingSection,
-    StrategySection,
-    TierSection,
-    TrainingSection,
-)
+from hsfl.scenario.schema import SECTIONS, ScenarioFile, TierSection
 from hsfl.scenario.toml_format import toml_value
 
-_SECTIONS: dict[str, type[BaseModel]] = {
-    "model": ModelSection,
-    "training": TrainingSection,
-    "tiers": TierSection,
-    "convergence": ConvergenceSection,
-    "data": DataSection,
-    "dynamics": DynamicsSection,
-    "strategy": StrategySection,
-    "stopping": StoppingSection,
-    "execution": ExecutionSection,
-}
 _HEADER = """\
 # A scenario of hsfl: machines, a model and a training task. hsfl plan THIS_FILE plans it,
 # hsfl train THIS_FILE trains it.
@@ -45,8 +23,8 @@ _HEADER = """\
 def scenario_text(raw: Mapping[str, Any]) -> str:
     """A scenario as commented TOML; reading it gives `raw` back."""
     lines = [_HEADER]
-    lines += _fields(ScenarioFile, raw, skip=_SECTIONS)
-    for name, section in _SECTIONS.items():
+    lines += _fields(ScenarioFile, raw, skip=SECTIONS)
+    for name, section in SECTIONS.items():
         title = " ".join((section.__doc__ or "").split())
         if name == "tiers":
             for number, tier in enumerate(raw.get("tiers", []), start=1):
@@ -65,13 +43,13 @@ def scenario_text(raw: Mapping[str, Any]) -> str:
 def field_reference() -> str:
     """docs/scenario.md's tables: every field with its type, default and meaning, in Markdown."""
     parts = []
-    sections: dict[str, type[BaseModel]] = {"": ScenarioFile, **_SECTIONS}
+    sections: dict[str, type[BaseModel]] = {"": ScenarioFile, **SECTIONS}
     for name, section in sections.items():
         title = {"": "Top level", "tiers": "`[[tiers]]`"}.get(name, f"`[{name}]`")
         parts.append(f"## {title}\n\n{' '.join((section.__doc__ or '').split())}\n")
         parts.append("| field | default | meaning |\n|---|---|---|")
         for key, info in section.model_fields.items():
-            if name or key not in _SECTIONS:
+            if name or key not in SECTIONS:
                 parts.append(f"| `{key}` | {_default(info)} | {(info.description or '').replace('|', chr(92) + '|')} |")
         parts.append("")
     return "\n".join(parts)
