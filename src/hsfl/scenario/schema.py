@@ -5,44 +5,24 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainValidator, Tag
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from hsfl.problem.units import LARGEST, SMALLEST, parse
 from hsfl.scenario.catalog import checked_shape
-from hsfl.scenario.quantity import Quantity, parse_quantity
+from hsfl.scenario.field_types import (
+    Compute,
+    Duration,
+    Line,
+    NotNegative,
+    PerLayer,
+    PerLayerOrTier,
+    Positive,
+    Rate,
+    Size,
+)
 
 MAX_ENTITIES = 10_000_000
-
-Compute = Annotated[Quantity, PlainValidator(partial(parse_quantity, kind="compute"))]
-Rate = Annotated[Quantity, PlainValidator(partial(parse_quantity, kind="rate"))]
-Size = Annotated[Quantity, PlainValidator(partial(parse_quantity, kind="size"))]
-Positive = Annotated[float, Field(gt=0, ge=SMALLEST, le=LARGEST, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
-Duration = Annotated[float, PlainValidator(partial(parse, kind="duration"))]
-PerLayer = Annotated[list[NotNegative], Field(min_length=1)]
-
-
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("it holds characters that cannot be printed; write plain text in one line")
-    return text
-
-
-#: Text that people see.
-Line = Annotated[str, AfterValidator(_printable)]
-
-
-def _one_list_or_many(value: object) -> str:
-    return "per tier" if isinstance(value, list) and value and isinstance(value[0], list) else "per layer"
-
-
-#: A list, or one list per tier; errors are those of the form that was meant.
-PerLayerOrTier = Annotated[
-    Annotated[PerLayer, Tag("per layer")] | Annotated[list[PerLayer], Tag("per tier")], Discriminator(_one_list_or_many)
-]
 
 
 class _Section(BaseModel):
