@@ -17,22 +17,24 @@ KINDS = ("reference", "stacked")
 class ServerMomentum(AveragingRule):
     """The tier moves on by a part of its last move, and gradients are pulled back to the last average.
 
-    Uses every method of a rule: state of its own, more than the mean, gradients corrected.
+    Uses all that a rule may use: state of its own, the last average, the optimiser, more than the mean, gradients
+    corrected.
     """
 
-    slots = ("last", "velocity")
+    slots = ("velocity",)
+    uses_last = True
 
     def adopt(self, held: Held, average: list[torch.Tensor], rounds: int) -> None:
         mean, buffers = average[: len(held.weights)], average[len(held.weights) :]
-        for own, velocity, last, to in zip(held.weights, held.slots["velocity"], held.slots["last"], mean, strict=True):
+        for own, velocity, last, to in zip(held.weights, held.slots["velocity"], held.last, mean, strict=True):
             velocity.copy_(0.5 * velocity + (to - last))
-            last.copy_((to + 0.1 * rounds * velocity).expand_as(last))
-            own.copy_(last)
+            own.copy_(to + self.optimizer.lr * rounds * velocity)
         for buffer, to in zip(held.buffers, buffers, strict=True):
             buffer.copy_(to.expand_as(buffer))
 
-    def corrected(self, gradients: list[torch.Tensor], slots: dict[str, list[torch.Tensor]]) -> list[torch.Tensor]:
-        return [gradient + 0.01 * velocity for gradient, velocity in zip(gradients, slots["velocity"], strict=True)]
+    def corrected(self, gradients: list[torch.Tensor], held: Held) -> list[torch.Tensor]:
+        beside = zip(gradients, held.weights, held.last, held.slots["velocity"], strict=True)
+        return [gradient + 0.1 * (weight - last) + 0.01 * velocity for gradient, weight, last, velocity in beside]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -58,6 +60,7 @@ def test_a_rule_of_ones_own_is_the_same_on_both_backends(seed: int, optimizer: s
             both[0] = hsfl.backend("reference", layers("batch"), hosts, (1, 3), OPTIMIZERS[optimizer], **options)
             both[0].load(tmp_path / "file")
         assert_same_state(*both)
+        assert_same_last(*both)
     theirs = plain.client_state(0)
     apart = [(value - theirs[key]).abs().max() for key, value in both[1].client_state(0).items()]
     assert max(map(float, apart)) > 1e-4  # the rule does something
@@ -68,3 +71,16 @@ def test_a_file_of_another_rule_is_refused(tmp_path) -> None:
     hsfl.backend("stacked", layers(), hosts, (1,), OPTIMIZERS["sgd"], averaging=ServerMomentum()).save(tmp_path / "f")
     with pytest.raises(HsflError, match="is not in this backend"):
         hsfl.backend("stacked", layers(), hosts, (1,), OPTIMIZERS["sgd"]).load(tmp_path / "f")
+
+
+def assert_same_last(one: hsfl.engine.Backend, other: hsfl.engine.Backend) -> None:
+    """What all entities last had in common: the same to the bit in all copies of a backend, and in both of them."""
+    for tier in range(one.num_tiers):
+        copies = [*one._last(tier), *other._last(tier)]
+        for copied in copies:
+            assert list(copied) == list(copies[0])
+            for key, value in copied.items():
+                torch.testing.assert_close(value, copies[0][key], rtol=0, atol=1e-9)
+        for backend in (one, other):
+            first, *rest = backend._last(tier) or [{}]
+            assert all(torch.equal(value, copied[key]) for copied in rest for key, value in first.items())

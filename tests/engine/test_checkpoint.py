@@ -15,6 +15,8 @@ from hsfl.engine.checkpoint import FORMAT, Checkpoints
 from hsfl.errors import HsflError
 from tests.scenario.command import contents
 
+NAMED = f'"format": {FORMAT}'
+
 
 def save(path: Path) -> None:
     path.write_bytes(b"tensors")
@@ -81,9 +83,9 @@ def test_another_format_is_refused_and_kept(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (lambda text: text.replace('"format": 1', '"format": 2'), "it does not match its checksum"),
-        (lambda text: text.replace('"format": 1, ', ""), "format: Field required"),
-        (lambda text: text.replace('"format": 1', '"format": "1"'), "format: Input should be a valid integer"),
+        (lambda text: text.replace(NAMED, '"format": 99'), "it does not match its checksum"),
+        (lambda text: text.replace(f"{NAMED}, ", ""), "format: Field required"),
+        (lambda text: text.replace(NAMED, f'"format": "{FORMAT}"'), "format: Input should be a valid integer"),
         (lambda text: "[]\n" + text, "Input should be a valid dictionary or instance of _Head"),
         (lambda text: "[" * 10**5 + "\n" + text, "recursion"),
         (lambda text: "", "Expecting value"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 
+from hsfl.engine.optimizer import Optimizer
 from hsfl.errors import ScenarioError
 
 Tensors = list[torch.Tensor]
@@ -16,7 +19,7 @@ Tensors = list[torch.Tensor]
 class Held:
     """What a rule sees: the tensors of one entity, or of all entities of a tier with one row each.
 
-    A rule works element by element, so that it need not know which of the two it is.
+    A rule works element by element, so that it need not know which of the two it is, nor of how many layers.
     """
 
     weights: Tensors
@@ -24,20 +27,34 @@ class Held:
     """The buffers of floating-point numbers, such as running statistics."""
     slots: dict[str, Tensors]
     """State beside the weights, by name: the optimiser's, and the rule's own."""
+    last: Tensors
+    """The weights that all entities last had in common, in one row for all of them: at the start the initial ones,
+    after an average those it left. Empty unless the rule `uses_last`."""
 
 
 class AveragingRule:
     """The plain one: weights and buffers become their mean over the tier; optimiser state stays where it is.
 
     A rule of one's own overrides any method. What it keeps beside every weight it names in `slots`: that starts at 0,
-    is saved and loaded, and follows a layer that moves. It keeps nothing else.
+    is saved and loaded, and follows a layer that moves. It keeps nothing else. A tier with one entity is never
+    averaged: no rule has a part in it, and nothing is kept there.
     """
 
     slots: tuple[str, ...] = ()
+    uses_last = False
+    """Whether it wants `Held.last`; all entities then leave `adopt` with the same weights."""
+    optimizer: Optimizer
+    """Of the backend that the rule serves."""
 
     def __init__(self, *, average_state: bool = False) -> None:
         """`average_state`: the optimiser's state is averaged too."""
         self.average_state = average_state
+
+    def serving(self, optimizer: Optimizer) -> Self:
+        """The rule for a backend with this optimiser; ScenarioError where it cannot serve one."""
+        rule = copy.copy(self)  # the same object may be given to several backends
+        rule.optimizer = optimizer
+        return rule
 
     def contribute(self, held: Held) -> Tensors:
         """What an entity sends to the fed server, which answers with the mean weighted by clients."""
@@ -45,25 +62,78 @@ class AveragingRule:
         return [*held.weights, *held.buffers, *(state if self.average_state else [])]
 
     def adopt(self, held: Held, average: Sequence[torch.Tensor], rounds: int) -> None:
-        """Take over the average of what was contributed, so many rounds after the one before; in place."""
+        """Take over the average of what was contributed, so many rounds after the one before; in place.
+
+        Layers that were last averaged at different times, as after a move, are adopted apart.
+        """
         for own, mean in zip(self.contribute(held), average, strict=True):
             own.copy_(mean.expand_as(own))
 
-    def corrected(self, gradients: Tensors, slots: dict[str, Tensors]) -> Tensors:
-        """The gradients of an entity's trained weights as its step is to take them; `slots` lie beside them.
+    def corrected(self, gradients: Tensors, held: Held) -> Tensors:
+        """The gradients of an entity's trained weights as its step is to take them; `held` has what lies beside them.
 
         Where rounds are captured this is captured too: nothing but torch operations, and results of the same layout.
         """
         return gradients
 
+    @property
+    def corrects(self) -> bool:
+        """Whether gradients are corrected at all."""
+        return type(self).corrected is not AveragingRule.corrected
 
-RULES: dict[str, type[AveragingRule]] = {"plain": AveragingRule}
+
+class CorrectedRule(AveragingRule):
+    """Plain averages, with what pulls each entity its own way taken out of its gradients, and momentum in common.
+
+    How far an entity is from the mean after an interval tells how its gradient differs from the mean gradient. That
+    difference adds up in its variate h, which its steps subtract; the momentum of all becomes that of their mean:
+
+        step:     v <- mu v + (g - h) + decay w;  w <- w - lr v
+        average:  h <- h - (w - mean) / (lr S(I));  v <- (last - mean) / (lr I);  w <- mean
+
+    S(I) = sum_{i=1..I} (1 - mu^i) / (1 - mu) is how far I steps carry a constant gradient. Nothing is sent but weights
+    and their mean. The weighted mean of h over the tier is 0 and stays 0 up to rounding, because that of w - mean is;
+    moves keep it, because a new host takes the mean over its clients.
+    """
+
+    slots = ("variate",)
+    uses_last = True
+
+    def __init__(self) -> None:
+        """The optimiser's state is not averaged: momentum is in common anyway."""
+        super().__init__()
+
+    def serving(self, optimizer: Optimizer) -> Self:
+        if optimizer.name != "sgd":
+            raise ScenarioError(
+                f'averaging "corrected": it is for sgd, with or without momentum, and not for {optimizer.name}; take '
+                'averaging "plain" or the optimizer sgd'
+            )
+        return super().serving(optimizer)
+
+    def adopt(self, held: Held, average: Sequence[torch.Tensor], rounds: int) -> None:
+        means = average[: len(held.weights)]
+        if rounds:  # else nothing was trained since the average before
+            lr, mu = self.optimizer.lr, self.optimizer.momentum
+            steps = (rounds - mu * (1 - mu**rounds) / (1 - mu)) / (1 - mu)
+            for variate, own, mean in zip(held.slots["variate"], held.weights, means, strict=True):
+                variate.sub_(own - mean, alpha=1 / (lr * steps))
+            for slot in self.optimizer.slots:
+                for momentum, last, mean in zip(held.slots[slot], held.last, means, strict=True):
+                    momentum.copy_(((last - mean) / (lr * rounds)).expand_as(momentum))
+        super().adopt(held, average, rounds)
+
+    def corrected(self, gradients: Tensors, held: Held) -> Tensors:
+        return list(torch._foreach_sub(gradients, held.slots["variate"]))
 
 
-def averaging_rule(given: str | AveragingRule) -> AveragingRule:
-    """A rule by name, or one's own."""
-    if isinstance(given, AveragingRule):
-        return given
-    if given not in RULES:
-        raise ScenarioError(f"averaging {given!r}: it must be one of {', '.join(RULES)}, or an AveragingRule")
-    return RULES[given]()
+RULES: dict[str, type[AveragingRule]] = {"plain": AveragingRule, "corrected": CorrectedRule}
+
+
+def averaging_rule(given: str | AveragingRule, optimizer: Optimizer) -> AveragingRule:
+    """A rule by name, or one's own, for a backend with this optimiser."""
+    if not isinstance(given, AveragingRule):
+        if given not in RULES:
+            raise ScenarioError(f"averaging {given!r}: it must be one of {', '.join(RULES)}, or an AveragingRule")
+        given = RULES[given]()
+    return given.serving(optimizer)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,40 +27,13 @@ from hsfl.engine.per_client import with_clients
 from hsfl.engine.precision import PRECISIONS, arithmetic, casts
 from hsfl.engine.probe import Measurement, VirtualModel, measure
 from hsfl.engine.running import run_layer
+from hsfl.engine.training_data import Batch, TrainingData
 from hsfl.errors import HsflError, ScenarioError
 from hsfl.problem.codes import PLAIN, LinkCodes
 from hsfl.problem.topology import Topology, tier_layers, tier_of
 
-Batch = tuple[torch.Tensor, torch.Tensor]
 #: Rounds whose mini-batches are drawn at once.
 _DRAWN_AT_ONCE = 64
-
-
-class TrainingData(Protocol):
-    """The clients' data where the backend is. What a client draws depends on the round and on nothing else."""
-
-    def draws(self, first_round: int, count: int) -> torch.Tensor:
-        """(count, N, b, K) int64 on the device: what every client draws in some rounds, for every sample."""
-        ...
-
-    def batch(self, draw: torch.Tensor) -> Batch:
-        """Inputs and targets, (N, b, ...) each, of one round's draws.
-
-        Where rounds are captured this is captured with them: it does nothing but torch operations on device tensors.
-        """
-        ...
-
-    def probe_draws(self, round_: int, batches: int) -> torch.Tensor:
-        """(N, batches, b) int64 on the device: samples to measure gradients on."""
-        ...
-
-    def samples(self, indices: torch.Tensor) -> Batch:
-        """Inputs and targets of training samples as they are."""
-        ...
-
-    def test_batches(self) -> Iterable[Batch]:
-        """The test data once."""
-        ...
 
 
 class Backend(ABC):
@@ -100,7 +73,7 @@ class Backend(ABC):
             raise ScenarioError(f"precision {precision!r}: it must be one of {', '.join(PRECISIONS)}")
         self.topology = Topology.from_hosts(hosts)
         self.optimizer = Optimizer.from_settings(optimizer)
-        self.averaging = averaging_rule(averaging)
+        self.averaging = averaging_rule(averaging, self.optimizer)
         self.links = [Link.from_codes(code) for code in codes or [PLAIN] * self.num_tiers]
         self.data, self.loss, self.seed, self.round = data, loss, int(seed), 0
         self.device, self.dtype, self.precision = torch.device(device), checked_dtype(dtype), precision
@@ -110,7 +83,8 @@ class Backend(ABC):
             for number, layer in enumerate(checked_layers(layers))
         ]
         self.cuts = self._checked(cuts)
-        self._averaged_at = [0] * self.num_tiers
+        self._averaged_at = [0] * len(self._layers)
+        """The round each layer was last averaged in, or left a tier with one entity."""
         self._evaluated: nn.ModuleList | None = None
         self._drawn: tuple[int, torch.Tensor] | None = None
 
@@ -156,13 +130,39 @@ class Backend(ABC):
     def _round(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """A round on mini-batches, without counting it."""
 
-    @abstractmethod
     def average(self, tier: int) -> None:
         """Average a tier over its entities, weighted by their clients, as the averaging rule says."""
+        if tier not in range(self.num_tiers):
+            raise HsflError(f"tier {tier}: there are {self.num_tiers}, counted from 0 to {self.num_tiers - 1}")
+        ages: dict[int, list[int]] = {}
+        for layer in self._tier_layers()[tier]:
+            ages.setdefault(self.round - self._averaged_at[layer], []).append(layer)
+            self._averaged_at[layer] = self.round
+        if self.topology.averaged[tier]:
+            for rounds, layers in ages.items():
+                self._average(tier, layers, rounds)
 
     @abstractmethod
+    def _average(self, tier: int, layers: Sequence[int], rounds: int) -> None:
+        """Average some layers of a tier with several entities, so many rounds after the average before."""
+
     def move(self, cuts: Sequence[int]) -> None:
-        """Change the cuts: a layer's new host takes the mean over its own clients of their copies, slots alike."""
+        """Change the cuts: a layer's new host takes the mean over its own clients of their copies, slots alike.
+
+        What a layer's hosts last had in common goes with it, to the bit.
+        """
+        cuts = self._checked(cuts)
+        if cuts == self.cuts:
+            return
+        before, self.cuts = self._tier_by_layer(), cuts
+        for layer, (old, new) in enumerate(zip(before, self._tier_by_layer(), strict=True)):
+            if old != new and not self.topology.averaged[old]:
+                self._averaged_at[layer] = self.round
+        self._move(before)
+
+    @abstractmethod
+    def _move(self, before: Sequence[int]) -> None:
+        """Move the layers from the tiers that they were in to those of the current cuts."""
 
     @abstractmethod
     def drift(self, tier: int) -> torch.Tensor:
@@ -178,6 +178,10 @@ class Backend(ABC):
         Parameters and buffers by "LAYER.NAME", in the order of the layers, and slots by "SLOT.LAYER.NAME": the
         optimiser's state and the averaging rule's.
         """
+
+    @abstractmethod
+    def _last(self, tier: int) -> list[State]:
+        """All copies there are of the weights that the tier's entities last had in common, by "LAYER.NAME"."""
 
     def client_state(self, client: int) -> State:
         """What a client computes with now: parameters and buffers by "LAYER.NAME", in the order of the layers."""
@@ -257,7 +261,7 @@ class Backend(ABC):
     def save(self, path: str | Path) -> None:
         """Write everything to a file (safetensors): cuts, round and what every entity holds.
 
-        Keys are "state.TIER.ENTITY.LAYER.NAME" and "slot.TIER.ENTITY.SLOT.LAYER.NAME".
+        Keys are "state.TIER.ENTITY.LAYER.NAME", "slot.TIER.ENTITY.SLOT.LAYER.NAME" and "last.TIER.LAYER.NAME".
         """
         about = {
             "cuts": self.cuts,
@@ -270,14 +274,23 @@ class Backend(ABC):
         for tier, entity in self.topology.each_entity():
             for kind, found in zip(("state", "slot"), self._held(tier, entity), strict=True):
                 tensors |= {f"{kind}.{tier}.{entity}.{key}": value for key, value in found.items()}
+        for tier in range(self.num_tiers):
+            for last in self._last(tier)[:1]:  # all copies are the same
+                tensors |= {f"last.{tier}.{key}": value for key, value in last.items()}
         saving.write(path, about, tensors)
 
     @torch.no_grad()
     def load(self, path: str | Path) -> None:
-        """Continue from a file that any backend with the same layers, hosts and optimiser saved; bit for bit."""
-        about, tensors = saving.read(path, self.topology)
+        """Continue from a file that any backend with the same layers, hosts, optimiser and rule saved; bit for bit."""
+        about, tensors = saving.read(path, self.topology, len(self._layers))
         cuts = self._checked(about.cuts)
-        saving.check(path, tensors, self._expected(cuts))
+        tiers = [
+            saving.TierKeeps(layers, count, self._slots(tier), self._keeps_last(tier))
+            for tier, (layers, count) in enumerate(
+                zip(tier_layers(cuts, len(self._layers)), self.topology.entities, strict=True)
+            )
+        ]
+        saving.check(path, tensors, saving.expected(self._layers, tiers))
         self.move(cuts)
         self._averaged_at = list(about.averaged_at)
         self._resume(about.round, about.seed)
@@ -285,34 +298,22 @@ class Backend(ABC):
             for kind, found in zip(("state", "slot"), self._held(tier, entity), strict=True):
                 for key, value in found.items():
                     value.copy_(tensors[f"{kind}.{tier}.{entity}.{key}"])
+        for tier in range(self.num_tiers):
+            for last in self._last(tier):
+                for key, value in last.items():
+                    value.copy_(tensors[f"last.{tier}.{key}"])
 
     def _resume(self, round_: int, seed: int) -> None:
         """Go on after a round of a run with this seed."""
         self.round, self.seed, self._drawn = round_, seed, None
 
-    def _rounds_since_average(self, tier: int) -> int:
-        """How many rounds ago the tier was last averaged; it is from now on. HsflError for a tier that is none."""
-        if tier not in range(self.num_tiers):
-            raise HsflError(f"tier {tier}: there are {self.num_tiers}, counted from 0 to {self.num_tiers - 1}")
-        rounds, self._averaged_at[tier] = self.round - self._averaged_at[tier], self.round
-        return rounds
+    def _slots(self, tier: int) -> tuple[str, ...]:
+        """The tensors kept beside every parameter: the optimiser's state and, where averaged, the averaging rule's."""
+        return (*self.optimizer.slots, *(self.averaging.slots if self.topology.averaged[tier] else ()))
 
-    def _expected(self, cuts: Sequence[int]) -> dict[str, torch.Tensor]:
-        """What a file saved at these cuts holds: its keys, with tensors of the right shapes and types."""
-        found: dict[str, torch.Tensor] = {}
-        held = tier_layers(cuts, len(self._layers))
-        for tier, entity in self.topology.each_entity():
-            for number in held[tier]:
-                layer, place = self._layers[number], f"{tier}.{entity}"
-                found |= {f"state.{place}.{number}.{name}": value for name, value in layer.state_dict().items()}
-                for slot in self._slots:
-                    found |= {f"slot.{place}.{slot}.{number}.{name}": p for name, p in layer.named_parameters()}
-        return found
-
-    @property
-    def _slots(self) -> tuple[str, ...]:
-        """The tensors kept beside every parameter: the optimiser's state and the averaging rule's."""
-        return (*self.optimizer.slots, *self.averaging.slots)
+    def _keeps_last(self, tier: int) -> bool:
+        """Whether something needs the weights that the tier's entities last had in common; one entity's are its own."""
+        return self.averaging.uses_last and bool(self.topology.averaged[tier])
 
     def _checked(self, cuts: Sequence[int]) -> tuple[int, ...]:
         cuts = tuple(int(c) for c in cuts)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import compress
 
 import torch
 from torch import nn
@@ -24,17 +25,29 @@ State = OrderedDict[str, torch.Tensor]
 
 
 class LayerCopy:
-    """A layer as one entity holds it: the module, its optimiser, and what the averaging rule keeps beside it."""
+    """A layer as one entity holds it: the module, its optimiser, and what averages need beside it."""
 
     def __init__(
-        self, number: int, template: nn.Module, update: Optimizer, averaging: AveragingRule, steps: int
+        self,
+        number: int,
+        template: nn.Module,
+        update: Optimizer,
+        steps: int,
+        *,
+        own_slots: Sequence[str] = (),
+        keeps_last: bool = False,
     ) -> None:
-        """A copy of `template`, after so many `steps` of training by the rule `update`."""
+        """A copy of `template`, after so many `steps` of training by the rule `update`.
+
+        `own_slots` are those of the averaging rule. `keeps_last`: it also keeps the weights that all entities last had
+        in common.
+        """
         self.number, self.update, self.steps = number, update, steps
         self.module = copy.deepcopy(template)
         parameters = list(self.module.parameters())
         self.optimizer = update.for_torch(parameters) if parameters else None
-        self.own = {slot: [torch.zeros_like(p) for p in parameters] for slot in averaging.slots}
+        self.own = {slot: [torch.zeros_like(p) for p in parameters] for slot in own_slots}
+        self.last = [p.detach().clone() for p in parameters] if keeps_last else []
 
     def state(self) -> State:
         """Parameters and buffers by "LAYER.NAME"."""
@@ -53,6 +66,37 @@ class LayerCopy:
             for slot, tensors in self.slots().items()
             for name, tensor in zip(names, tensors, strict=True)
         )
+
+    def named_last(self) -> State:
+        """The weights that all entities last had in common by "LAYER.NAME", where they are kept."""
+        names = (f"{self.number}.{name}" for name, _ in self.module.named_parameters())
+        return OrderedDict(zip(names, self.last, strict=False))
+
+    def keep_last(self) -> None:
+        """From now on all entities have these weights in common."""
+        for last, parameter in zip(self.last, self.module.parameters(), strict=False):
+            last.copy_(parameter)
+
+    def held(self, *, trained: bool = False) -> Held:
+        """What a rule sees of the layer; `trained`: of its trained parameters only, and no buffers."""
+        parameters = list(self.module.parameters())
+        kept = [p.requires_grad or not trained for p in parameters]
+        buffers = (owner._buffers[name] for owner, name in self.buffer_owners() if not trained)
+        return Held(
+            [p.detach() for p in compress(parameters, kept)],
+            [b for b in buffers if b is not None and b.is_floating_point()],
+            {slot: list(compress(tensors, kept)) for slot, tensors in self.slots().items()},
+            list(compress(self.last, kept)),
+        )
+
+    def buffer_owners(self) -> list[tuple[nn.Module, str]]:
+        """The module that each buffer belongs to, and its name there."""
+        return [
+            (module, name)
+            for module in self.module.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
 
     def _slot(self, slot: str, parameter: nn.Parameter) -> torch.Tensor:
         assert self.optimizer is not None
@@ -79,7 +123,7 @@ class Entity:
         self,
         clients: Sequence[int],
         layers: Sequence[LayerCopy],
-        averaging: AveragingRule,
+        averaging: AveragingRule | None,
         *,
         lowest: bool,
         seed: int,
@@ -87,6 +131,7 @@ class Entity:
         dtype: torch.dtype,
         precision: str,
     ) -> None:
+        """`averaging` is None for the only entity of a tier."""
         self.clients, self.layers, self.averaging = tuple(clients), list(layers), averaging
         self.lowest, self.seed = lowest, seed
         self.device, self.dtype, self.precision = device, dtype, precision
@@ -146,8 +191,9 @@ class Entity:
         """After all clients: one step with the mean gradient; float buffers become their mean over the clients."""
         per_client = [self._gradients[n] for n in self.clients]
         mean = [torch.stack(same).mean(0) for same in zip(*per_client, strict=True)]
-        slots = self._trained_slots()
-        for parameter, gradient in zip(self._trained(), self.averaging.corrected(mean, slots), strict=True):
+        if mean and self.averaging is not None and self.averaging.corrects:
+            mean = self.averaging.corrected(mean, _joined(layer.held(trained=True) for layer in self.layers))
+        for parameter, gradient in zip(self._trained(), mean, strict=True):
             parameter.grad = gradient
         for layer in self.layers:
             if layer.optimizer is not None:
@@ -160,14 +206,20 @@ class Entity:
                 buffer.copy_(torch.stack(same).mean(0) if buffer.is_floating_point() else same[0])
         self._gradients, self._buffers = {}, {}
 
-    def contribute(self) -> Tensors:
-        """What the entity sends to the fed server."""
-        return [tensor.detach().clone() for tensor in self.averaging.contribute(self._held())]
+    def contribute(self, layers: Sequence[int]) -> Tensors:
+        """What the entity sends to the fed server of some of its layers."""
+        assert self.averaging is not None
+        held = _joined(layer.held() for layer in self.layers if layer.number in layers)
+        return [tensor.detach().clone() for tensor in self.averaging.contribute(held)]
 
     @torch.no_grad()
-    def adopt(self, average: Sequence[torch.Tensor], rounds: int) -> None:
-        """Take over the fed server's average, so many rounds after the one before."""
-        self.averaging.adopt(self._held(), average, rounds)
+    def adopt(self, layers: Sequence[int], average: Sequence[torch.Tensor], rounds: int) -> None:
+        """Take over the fed server's average of these layers, so many rounds after the one before."""
+        assert self.averaging is not None
+        chosen = [layer for layer in self.layers if layer.number in layers]
+        self.averaging.adopt(_joined(layer.held() for layer in chosen), average, rounds)
+        for layer in chosen:
+            layer.keep_last()
 
     def state(self) -> tuple[State, State]:
         """Everything it holds: parameters and buffers by "LAYER.NAME", and slots by "SLOT.LAYER.NAME"."""
@@ -177,33 +229,24 @@ class Entity:
             slots |= layer.named_slots()
         return state, slots
 
-    def _held(self) -> Held:
-        names: Mapping[str, None] = dict.fromkeys(slot for layer in self.layers for slot in layer.slots())
-        slots = {name: [t for layer in self.layers for t in layer.slots()[name]] for name in names}
-        weights = [p.detach() for layer in self.layers for p in layer.module.parameters()]
-        return Held(weights, [b for b in self._all_buffers() if b.is_floating_point()], slots)
-
     def _trained(self) -> list[nn.Parameter]:
         return [p for layer in self.layers for p in layer.module.parameters() if p.requires_grad]
-
-    def _trained_slots(self) -> dict[str, Tensors]:
-        """The rule's own slots beside the trained parameters."""
-        parameters = [p for layer in self.layers for p in layer.module.parameters()]
-        found = {}
-        for slot in self.averaging.slots:
-            tensors = [t for layer in self.layers for t in layer.own[slot]]
-            found[slot] = [t for t, p in zip(tensors, parameters, strict=True) if p.requires_grad]
-        return found
 
     def _all_buffers(self) -> Tensors:
         return [owner._buffers[name] for owner, name in self._buffer_owners()]  # type: ignore[misc]
 
     def _buffer_owners(self) -> list[tuple[nn.Module, str]]:
         """The module that each buffer belongs to, and its name there."""
-        return [
-            (module, name)
-            for layer in self.layers
-            for module in layer.module.modules()
-            for name, buffer in module._buffers.items()
-            if buffer is not None
-        ]
+        return [owner for layer in self.layers for owner in layer.buffer_owners()]
+
+
+def _joined(layers: Iterable[Held]) -> Held:
+    """What a rule sees of several layers of an entity."""
+    parts = list(layers)
+    names = dict.fromkeys(name for part in parts for name in part.slots)
+    return Held(
+        [t for part in parts for t in part.weights],
+        [t for part in parts for t in part.buffers],
+        {name: [t for part in parts for t in part.slots[name]] for name in names},
+        [t for part in parts for t in part.last],
+    )

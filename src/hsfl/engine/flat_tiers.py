@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,7 +44,7 @@ class Place:
 
 
 class FlatTier:
-    """The entities of a tier: rows of parameters, float buffers and optimiser state, and modules that view them."""
+    """The entities of a tier: rows of parameters, float buffers and slots, and modules that view them."""
 
     def __init__(
         self,
@@ -53,12 +53,13 @@ class FlatTier:
         slots: Sequence[str],
         like: torch.Tensor,
         *,
+        keeps_last: bool,
         channels_last: bool,
     ) -> None:
         """As many entities as `like` has rows, each a copy of the templates, in its type and on its device.
 
-        `channels_last`: convolutions' weights lie in memory with their input channels next to each other, and
-        activations follow.
+        `keeps_last`: the weights that all entities last had in common are kept, in one row. `channels_last`:
+        convolutions' weights lie in memory with their input channels next to each other, and activations follow.
         """
         self.layers = layers
         parameters = [list(t.named_parameters(remove_duplicate=False)) for t in templates]
@@ -86,38 +87,52 @@ class FlatTier:
                 for alias in (place.name, *place.aliases):
                     owner, name = self._owner(entity, place, alias)
                     owner._buffers[name] = view
+        self.last = self.weights[:1].clone() if keeps_last else None
 
     def _owner(self, entity: Sequence[nn.Module], place: Place, alias: str | None = None) -> tuple[nn.Module, str]:
         path, _, name = (alias or place.name).rpartition(".")
         return entity[place.layer - self.layers.start].get_submodule(path), name
 
-    def trained(self, entity: int) -> tuple[list[torch.Tensor], dict[str, list[torch.Tensor]]]:
-        """An entity's parameters that are not frozen, and what lies beside them, slot by slot."""
-        weights: list[torch.Tensor] = []
-        slots: dict[str, list[torch.Tensor]] = {slot: [] for slot in self.slots}
+    def trained(self, entity: int) -> Held:
+        """An entity's parameters that are not frozen, and what lies beside them."""
+        places = []
         for place in self.parameters:
             owner, name = self._owner(self.entities[entity], place)
             if (parameter := owner._parameters[name]) is not None and parameter.requires_grad:
-                weights.append(parameter)
-                for slot, flat in self.slots.items():
-                    slots[slot].append(place.view(flat[entity]))
-        return weights, slots
+                places.append((place, parameter))
+        slots = {slot: [place.view(flat[entity]) for place, _ in places] for slot, flat in self.slots.items()}
+        last = [] if self.last is None else [place.view(self.last[0]) for place, _ in places]
+        return Held([parameter for _, parameter in places], [], slots, last)
 
-    def held(self) -> Held:
-        """All entities for an averaging rule, one row each."""
-        return Held([self.weights], [self.statistics], {slot: [flat] for slot, flat in self.slots.items()})
+    def held(self, layers: Sequence[int]) -> Held:
+        """All entities for an averaging rule, one row each: some of their layers."""
+        weights, buffers = (_columns(places, layers) for places in (self.parameters, self.buffers))
+
+        def of(flat: torch.Tensor) -> list[torch.Tensor]:
+            return [flat[:, columns] for columns in weights]
+
+        return Held(
+            of(self.weights),
+            [self.statistics[:, columns] for columns in buffers],
+            {slot: of(flat) for slot, flat in self.slots.items()},
+            [] if self.last is None else of(self.last),
+        )
+
+    def keep_last(self, layers: Sequence[int]) -> None:
+        """From now on all entities have the weights of these layers in common."""
+        held = self.held(layers)
+        for last, own in zip(held.last, held.weights, strict=False):
+            last.copy_(own[:1])
 
     def state(self) -> list[torch.Tensor]:
         """All that training changes: rows, and buffers that are whole numbers."""
         whole = (buffer for entity in self.entities for layer in entity for _, buffer in whole_buffers(layer))
         return [self.weights, self.statistics, *self.slots.values(), *whole]
 
-    def rows(self, layer: int) -> Iterator[torch.Tensor]:
-        """Views (J, numel) of a layer: its parameters and buffers, then its optimiser state, slot by slot."""
-        own = [place.columns for place in self.parameters if place.layer == layer]
-        yield from (self.weights[:, columns] for columns in own)
-        yield from (self.statistics[:, place.columns] for place in self.buffers if place.layer == layer)
-        yield from (flat[:, columns] for flat in self.slots.values() for columns in own)
+    def named_last(self) -> OrderedDict[str, torch.Tensor]:
+        """The weights that all entities last had in common by "LAYER.NAME", where they are kept."""
+        row = () if self.last is None else self.last
+        return OrderedDict((f"{p.layer}.{p.name}", p.view(last)) for last in row for p in self.parameters)
 
     def named(self, entity: int) -> tuple[OrderedDict[str, torch.Tensor], OrderedDict[str, torch.Tensor]]:
         """An entity's parameters and buffers by "LAYER.NAME" and its optimiser state by "SLOT.LAYER.NAME"."""
@@ -155,6 +170,16 @@ def _places(layers: range, named: Sequence[Iterable[tuple[str, torch.Tensor]]], 
             start = places[-1].end if places else 0
             places.append(Place(layer, name, tensor.shape, start, channels_last and tensor.dim() == 4, tuple(aliases)))
     return places
+
+
+def _columns(places: list[Place], layers: Sequence[int]) -> list[slice]:
+    """Where layers lie in a row: a slice for each run of neighbours, so that a whole tier is one."""
+    runs: list[slice] = []
+    for place in places:
+        if place.layer in layers:
+            joins = bool(runs) and runs[-1].stop == place.start
+            runs.append(slice(runs.pop().start if joins else place.start, place.end))
+    return runs
 
 
 def _width(places: list[Place]) -> int:

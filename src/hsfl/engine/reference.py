@@ -23,8 +23,8 @@ class ReferenceBackend(Backend):
             [
                 Entity(
                     clients,
-                    [self._new_copy(layer) for layer in layers],
-                    self.averaging,
+                    [self._new_copy(layer, tier) for layer in layers],
+                    self.averaging if self.topology.averaged[tier] else None,
                     lowest=tier == 0,
                     seed=self.seed,
                     device=self.device,
@@ -61,26 +61,20 @@ class ReferenceBackend(Backend):
             entity.step()
         return torch.stack([losses[n] for n in range(self.num_clients)])
 
-    def average(self, tier: int) -> None:
+    def _average(self, tier: int, layers: Sequence[int], rounds: int) -> None:
         """The fed server's part: every entity contributes, all adopt the mean weighted by clients."""
-        rounds = self._rounds_since_average(tier)
-        entities, shares = self.entities[tier], self.topology.shares[tier]
-        if len(entities) == 1:
-            return
-        sent = self.links[tier].average.passed
-        contributed = [map(sent, entity.contribute()) for entity in entities]
+        entities, shares, sent = self.entities[tier], self.topology.shares[tier], self.links[tier].average.passed
+        contributed = [map(sent, entity.contribute(layers)) for entity in entities]
         average = [
             sent(_weighted([(float(share), tensor) for share, tensor in zip(shares, same, strict=True)]))
             for same in zip(*contributed, strict=True)
         ]
         for entity in entities:
-            entity.adopt(average, rounds)
+            entity.adopt(layers, average, rounds)
 
     @torch.no_grad()
-    def move(self, cuts: Sequence[int]) -> None:
-        before, cuts = self._tier_by_layer(), self._checked(cuts)
+    def _move(self, before: Sequence[int]) -> None:
         held = [[{copy.number: copy for copy in entity.layers} for entity in tier] for tier in self.entities]
-        self.cuts = cuts
         after = self._tier_by_layer()
         for new, tier in enumerate(self.entities):
             for j, entity in enumerate(tier):
@@ -91,15 +85,30 @@ class ReferenceBackend(Backend):
                 ]
 
     def _moved(self, layer: int, old: int, new: int, entity: int, held: list[list[dict[int, LayerCopy]]]) -> LayerCopy:
-        """A layer for its new host: the mean over the host's clients of their copies, slots alike."""
+        """A layer for its new host: the mean over the host's clients of their copies, slots alike.
+
+        What the hosts last had in common is the same in all copies; that of one entity is what it has.
+        """
         part = self.topology.part(new, old)[entity]
         sources = [(float(share), held[old][j][layer]) for j, share in enumerate(part) if share]
-        found = self._new_copy(layer)
+        found = self._new_copy(layer, new)
         for read in (LayerCopy.state, LayerCopy.named_slots):
             for key, tensor in read(found).items():
-                copies = [(share, read(source)[key]) for share, source in sources]
-                tensor.copy_(_weighted(copies) if tensor.is_floating_point() else copies[0][1])
+                copies = [(share, values[key]) for share, values in ((s, read(c)) for s, c in sources) if key in values]
+                if copies:
+                    tensor.copy_(_weighted(copies) if tensor.is_floating_point() else copies[0][1])
+        source = sources[0][1]
+        for last, value in zip(found.last, source.last or source.module.parameters(), strict=False):
+            last.copy_(value)
         return found
+
+    def _last(self, tier: int) -> list[State]:
+        if not self._keeps_last(tier):
+            return []
+        return [
+            State(item for layer in entity.layers for item in layer.named_last().items())
+            for entity in self.entities[tier]
+        ]
 
     def drift(self, tier: int) -> torch.Tensor:
         total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -123,8 +132,10 @@ class ReferenceBackend(Backend):
             for layer in entity.layers:
                 layer.resume(round_)
 
-    def _new_copy(self, layer: int) -> LayerCopy:
-        return LayerCopy(layer, self._layers[layer], self.optimizer, self.averaging, self.round)
+    def _new_copy(self, layer: int, tier: int) -> LayerCopy:
+        own = [slot for slot in self._slots(tier) if slot not in self.optimizer.slots]
+        keeps_last = self._keeps_last(tier)
+        return LayerCopy(layer, self._layers[layer], self.optimizer, self.round, own_slots=own, keeps_last=keeps_last)
 
 
 def _weighted(copies: Sequence[tuple[float, torch.Tensor]]) -> torch.Tensor:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import ValidationError
+from torch import nn
 
 from hsfl.errors import HsflError
 from hsfl.problem.topology import Topology
@@ -46,12 +47,13 @@ class About(Record):
     cuts: list[int]
     round: Count
     averaged_at: list[Count]
+    """The round of every layer's last average."""
     hosts: list[list[int]]
     seed: int
 
 
-def read(path: str | Path, topology: Topology) -> tuple[About, dict[str, torch.Tensor]]:
-    """What `write` wrote for a backend of the same tree."""
+def read(path: str | Path, topology: Topology, num_layers: int) -> tuple[About, dict[str, torch.Tensor]]:
+    """What `write` wrote for a backend of the same tree and as many layers."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -65,9 +67,39 @@ def read(path: str | Path, topology: Topology) -> tuple[About, dict[str, torch.T
         ) from None
     except (OSError, SafetensorError, ValueError) as error:
         raise HsflError(f"{path}: not a saved backend ({error}); give a file that save wrote") from None
-    if about.hosts != [row.tolist() for row in topology.hosts] or len(about.averaged_at) != topology.num_tiers:
+    if about.hosts != [row.tolist() for row in topology.hosts]:
         raise HsflError(f"{path}: saved for other hosts; load it into a backend with the same hosts")
+    if len(about.averaged_at) != num_layers:
+        raise HsflError(
+            f"{path}: saved for other layers, {len(about.averaged_at)} of them where this backend has {num_layers}; "
+            "load it into a matching backend"
+        )
     return about, tensors
+
+
+class TierKeeps(NamedTuple):
+    """What the entities of a tier keep, and what is in a file of it."""
+
+    layers: range
+    entities: int
+    slots: Sequence[str]
+    last: bool
+    """Whether the weights that they last had in common are kept, once for all."""
+
+
+def expected(layers: Sequence[nn.Module], tiers: Sequence[TierKeeps]) -> dict[str, torch.Tensor]:
+    """What a file of these tiers holds: its keys, with tensors of the right shapes and types."""
+    found: dict[str, torch.Tensor] = {}
+    for m, tier in enumerate(tiers):
+        for number in tier.layers:
+            state, parameters = layers[number].state_dict(), dict(layers[number].named_parameters())
+            for j in range(tier.entities):
+                found |= {f"state.{m}.{j}.{number}.{name}": value for name, value in state.items()}
+                for slot in tier.slots:
+                    found |= {f"slot.{m}.{j}.{slot}.{number}.{name}": p for name, p in parameters.items()}
+            if tier.last:
+                found |= {f"last.{m}.{number}.{name}": p for name, p in parameters.items()}
+    return found
 
 
 def check(path: str | Path, found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:
@@ -76,7 +108,8 @@ def check(path: str | Path, found: Mapping[str, torch.Tensor], expected: Mapping
         odd = min(found.keys() ^ expected.keys())
         where = "is not in this backend" if odd in found else "is missing"
         raise HsflError(
-            f"{path}: saved for other layers or another optimiser ({odd} {where}); load it into a matching backend"
+            f"{path}: saved for other layers, another optimiser or another averaging rule ({odd} {where}); load it "
+            "into a matching backend"
         )
     for key, tensor in found.items():
         want = expected[key]

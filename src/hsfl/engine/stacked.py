@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from hsfl.engine.averaging import AveragingRule
+from hsfl.engine.averaging import Held
 from hsfl.engine.backend import Backend
 from hsfl.engine.capture import CapturedRound, CaptureError, Lanes
 from hsfl.engine.entity import State
@@ -61,7 +61,6 @@ class StackedBackend(Backend):
         self._sites, self._clients = (torch.tensor(v, dtype=torch.int64, device=self.device) for v in (sites, order))
         self._keys = self._sites.new_zeros(len(sites), len(order))
         self._channels_last = True
-        self._corrects = type(self.averaging).corrected is not AveragingRule.corrected
         self._capturing = self.device.type == "cuda" and self.capture is not False
         self._recorded: OrderedDict[tuple[Any, ...], CapturedRound] = OrderedDict()
         self._build()
@@ -179,23 +178,24 @@ class StackedBackend(Backend):
         if not one.sent.requires_grad:  # nothing to train, here or below
             return torch.zeros_like(one.received) if wanted else None
         wanted = wanted and one.received.requires_grad
-        leaves = [*entity.weights, one.received] if wanted else entity.weights
+        weights = entity.trained.weights
+        leaves = [*weights, one.received] if wanted else weights
         found = list(torch.autograd.grad(one.sent, leaves, gradient, allow_unused=True))
         passed = _laid_out(found.pop(), one.received) if wanted else None
-        if entity.weights:
-            own = [_laid_out(g, w) for g, w in zip(found, entity.weights, strict=True)]
+        if weights:
+            own = [_laid_out(g, w) for g, w in zip(found, weights, strict=True)]
             with torch.no_grad():
                 self._update(entity, own, time)
         return passed
 
     def _update(self, entity: _Entity, gradients: list[torch.Tensor], time: torch.Tensor) -> None:
         """The optimiser's step with the mean of the clients' gradients, as the averaging rule corrects it."""
-        divisor = entity.divisor
-        if self._corrects:
+        divisor, trained = entity.divisor, entity.trained
+        if entity.corrected:
             mean = gradients if divisor is None else [g / divisor.to(g.dtype) for g in gradients]
-            gradients, divisor = self.averaging.corrected(mean, entity.slots), None
-        slots = [entity.slots[slot] for slot in self.optimizer.slots]
-        self.optimizer.update(entity.weights, gradients, slots, divisor=divisor, lr=self._lr, time=time)
+            gradients, divisor = self.averaging.corrected(mean, trained), None
+        slots = [trained.slots[slot] for slot in self.optimizer.slots]
+        self.optimizer.update(trained.weights, gradients, slots, divisor=divisor, lr=self._lr, time=time)
 
     def _losses(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """(clients,): each client's mean loss."""
@@ -204,14 +204,12 @@ class StackedBackend(Backend):
         return torch.stack([scalar_loss(self.loss(o, t)) for o, t in zip(outputs, targets, strict=True)])
 
     @torch.no_grad()
-    def average(self, tier: int) -> None:
-        rounds, held = self._rounds_since_average(tier), self._tiers[tier].held()
-        if self.topology.entities[tier] == 1:
-            return
+    def _average(self, tier: int, layers: Sequence[int], rounds: int) -> None:
+        held, sent = self._tiers[tier].held(layers), self.links[tier].average.passed
         with arithmetic(self.device):  # in full precision, whatever that of rounds
-            sent = self.links[tier].average.passed
             average = [sent(self._shares[tier] @ sent(flat)) for flat in self.averaging.contribute(held)]
             self.averaging.adopt(held, average, rounds)
+        self._tiers[tier].keep_last(layers)
 
     @torch.no_grad()
     def drift(self, tier: int) -> torch.Tensor:
@@ -221,18 +219,20 @@ class StackedBackend(Backend):
         return share.double() @ apart.square_().sum(1, dtype=torch.float64)
 
     @torch.no_grad()
-    def move(self, cuts: Sequence[int]) -> None:
-        cuts = self._checked(cuts)
-        if cuts == self.cuts:
-            return
-        before, old_tiers = self._tier_by_layer(), self._tiers
-        self.cuts = cuts
+    def _move(self, before: Sequence[int]) -> None:
+        old_tiers = self._tiers
         self._build()
         for layer, (old, new) in enumerate(zip(before, self._tier_by_layer(), strict=True)):
             share = torch.tensor(self.topology.part(new, old), dtype=self.dtype, device=self.device)
+            source, target = old_tiers[old].held([layer]), self._tiers[new].held([layer])
+            pairs = list(zip(source.weights + source.buffers, target.weights + target.buffers, strict=True))
+            for slot in target.slots.keys() & source.slots.keys():
+                pairs += zip(source.slots[slot], target.slots[slot], strict=True)
             with arithmetic(self.device):
-                for source, target in zip(old_tiers[old].rows(layer), self._tiers[new].rows(layer), strict=True):
-                    target.copy_(source if old == new else share @ source)
+                for rows, to in pairs:
+                    to.copy_(rows if old == new else share @ rows)
+            for last, rows in zip(target.last, source.last or source.weights, strict=False):
+                last.copy_(rows[:1])
             whole = dict(whole_buffers(old_tiers[old].entities[0][layer - old_tiers[old].layers.start]))
             for entity in self._tiers[new].entities:
                 for name, buffer in whole_buffers(entity[layer - self._tiers[new].layers.start]):
@@ -254,6 +254,9 @@ class StackedBackend(Backend):
     def _held(self, tier: int, entity: int) -> tuple[State, State]:
         return self._tiers[tier].named(entity)
 
+    def _last(self, tier: int) -> list[State]:
+        return [self._tiers[tier].named_last()] if self._keeps_last(tier) else []
+
     def _resume(self, round_: int, seed: int) -> None:
         super()._resume(round_, seed)
         self._clock.fill_(round_)
@@ -264,14 +267,22 @@ class StackedBackend(Backend):
         """Tiers for the current cuts, all entities as the model came."""
         self._recorded.clear()  # their memory is taken again by the next one
         self._tiers = [
-            FlatTier([self._layers[i] for i in layers], layers, self._slots, share, channels_last=self._channels_last)
-            for layers, share in zip(self._tier_layers(), self._shares, strict=True)
+            FlatTier(
+                [self._layers[i] for i in layers],
+                layers,
+                self._slots(tier),
+                share,
+                keeps_last=self._keeps_last(tier),
+                channels_last=self._channels_last,
+            )
+            for tier, (layers, share) in enumerate(zip(self._tier_layers(), self._shares, strict=True))
         ]
         self._stepped: list[list[_Entity]] = []
         site = {int(s): i for i, s in enumerate(self._sites)}
         for tier, sections in zip(self._tiers, self._sections, strict=True):
             counts = [section.stop - section.start for section in sections]
-            self._stepped.append([_Entity(*tier.trained(j), self._divisors[n]) for j, n in enumerate(counts)])
+            corrected = self.averaging.corrects and len(counts) > 1
+            self._stepped.append([_Entity(tier.trained(j), self._divisors[n], corrected) for j, n in enumerate(counts)])
             for j, section in enumerate(sections):
                 for module in (m for layer in tier.entities[j] for m in layer.modules()):
                     if isinstance(module, PerClientBatchNorm):
@@ -285,11 +296,13 @@ class StackedBackend(Backend):
 
 @dataclass(frozen=True)
 class _Entity:
-    """What an entity's update needs: parameters, what lies beside them by slot, and its number of clients if not 1."""
+    """What an entity's update needs."""
 
-    weights: list[torch.Tensor]
-    slots: dict[str, list[torch.Tensor]]
+    trained: Held
     divisor: torch.Tensor | None
+    """Its number of clients if not 1."""
+    corrected: bool
+    """Whether the averaging rule corrects its gradients."""
 
 
 @dataclass(frozen=True)
