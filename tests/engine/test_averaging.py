@@ -25,10 +25,10 @@ class ServerMomentum(AveragingRule):
     uses_last = True
 
     def adopt(self, held: Held, average: list[torch.Tensor], rounds: int) -> None:
-        mean, buffers = average[: len(held.weights)], average[len(held.weights) :]
-        for own, velocity, last, to in zip(held.weights, held.slots["velocity"], held.last, mean, strict=True):
-            velocity.copy_(0.5 * velocity + (to - last))
-            own.copy_(to + self.optimizer.lr * rounds * velocity)
+        changes, buffers = average[: len(held.weights)], average[len(held.weights) :]
+        for own, velocity, last, change in zip(held.weights, held.slots["velocity"], held.last, changes, strict=True):
+            velocity.copy_(0.5 * velocity + change)
+            own.copy_(last + change + self.optimizer.lr * rounds * velocity)
         for buffer, to in zip(held.buffers, buffers, strict=True):
             buffer.copy_(to.expand_as(buffer))
 

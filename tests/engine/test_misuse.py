@@ -67,7 +67,11 @@ class Pair(nn.Module):
         ({"dtype": "float8"}, "dtype 'float8': it must be float32 or float64"),
         ({"dtype": torch.bfloat16}, "dtype torch.bfloat16: it must be float32 or float64"),
         ({"hosts": "three"}, "hosts three: give a list of whole numbers for each tier"),
-        ({"averaging": "median"}, "averaging 'median': it must be one of plain"),
+        ({"averaging": "median"}, "averaging 'median': it must be one of plain, corrected, or an"),
+        (
+            {"averaging": "corrected", "optimizer": {"name": "adam", "lr": 0.1}},
+            'averaging "corrected": it is for sgd, with or without momentum, and not for adam',
+        ),
         ({"optimizer": {"name": "adam", "lr": 0.1, "betas": (2, 3)}}, r"betas = (2, 3) must be two numbers in [0, 1)"),
         ({"optimizer": {"name": "adam", "lr": 0.1, "betas": 0.9}}, "betas = 0.9 must be two numbers"),
         ({"optimizer": {"name": "adam", "lr": 0.1, "eps": -1}}, "eps = -1 must be at least 0"),

@@ -402,3 +402,22 @@ def test_an_averaged_optimizer_travels_and_is_averaged(tiny, tmp_path):
     assert averages[1] == pytest.approx(2 * averages[0])
     losses = [[line.loss for line in run.metrics[1:]] for run in runs]
     assert losses[0][:2] == losses[1][:2] and losses[0] != losses[1]  # the first average is after round 2
+
+
+def test_corrected_averages_train_from_the_scenario_at_no_more_traffic(tiny, tmp_path):
+    """Interrupted in the middle of an interval and gone on with, to the bit; other weights than plain averages."""
+    fixed = FIXED | {"stopping.rounds": 9, "execution.checkpoint_every": 5}
+    plain, corrected = (
+        hsfl.load_scenario(tiny(), fixed | {"training.averaging": rule}) for rule in ("plain", "corrected")
+    )
+    runs = [hsfl.train(s, out=tmp_path / s.spec.training.averaging) for s in (plain, corrected)]
+    assert runs[0].metrics[-1].bytes == runs[1].metrics[-1].bytes
+    losses = [[line.loss for line in run.metrics[1:]] for run in runs]
+    assert losses[0][:2] == losses[1][:2] and losses[0] != losses[1]  # the first average is after round 2
+    assert 'averaging = "corrected"' in (tmp_path / "corrected" / "scenario.toml").read_text()
+    short = hsfl.train(corrected.with_overrides({"stopping.rounds": 5}), out=tmp_path / "short")
+    assert short.finished
+    resumed = hsfl.resume(tmp_path / "short", {"stopping.rounds": 9})
+    assert [line.loss for line in resumed.metrics[1:]] == losses[1]
+    ended = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("short", "corrected")]
+    assert ended[0] == ended[1]

@@ -170,6 +170,18 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     # training and convergence
     "unknown optimizer": ({"training.optimizer": "adagrad"}, ['training.optimizer = "adagrad"', "'adam' or 'adamw'"]),
+    "unknown averaging": (
+        {"training.averaging": "median"},
+        ['training.averaging = "median"', "'plain' or 'corrected'"],
+    ),
+    "corrected averages of adam": (
+        {"training.averaging": "corrected", "training.optimizer": "adam"},
+        ['training.averaging = "corrected"', 'training.optimizer = "adam"', 'only with "sgd" and "momentum"'],
+    ),
+    "corrected averages of momentum that is averaged": (
+        {"training.averaging": "corrected", "training.average_optimizer": True},
+        ["training.average_optimizer = true", 'training.averaging = "corrected"', "remove average_optimizer"],
+    ),
     "momentum without its optimizer": (
         {"training.momentum": 0.9},
         ["training.momentum = 0.9", 'optimizer = "momentum"'],
@@ -379,6 +391,10 @@ BAD_CALLS: dict[str, tuple[list[str], list[str]]] = {
     "--input of too many sizes": (
         ["profile", "lenet5", "--input", "1," * 5000 + "1"],
         ["--input 1,1", "1 to 8 whole numbers"],
+    ),
+    "unknown --averaging": (
+        ["plan", "paper", "--averaging", "median"],
+        ['training.averaging = "median"', "'plain' or 'corrected'"],
     ),
     "unknown --optimizer": (["profile", "lenet5", "--optimizer", "adagrad"], ["--optimizer adagrad", "adamw"]),
     "--batch-size 0": (["profile", "lenet5", "--batch-size", "0"], ["--batch-size", "1"]),

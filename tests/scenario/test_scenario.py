@@ -314,7 +314,18 @@ def test_the_optimizers_state_takes_memory(tmp_path, optimizer, copies):
     p = problem.profile
     assert p.optimizer_bits.tolist() == (copies * p.parameter_bits).tolist()
     layers = 4 * (p.activation_bits + p.gradient_bits) + (1 + copies) * p.parameter_bits
-    assert problem.client_memory_bits == pytest.approx(np.concatenate(([0], np.cumsum(layers))))
+    assert problem.client_memory_bits == pytest.approx(np.tile([0, *np.cumsum(layers)], (3, 1)))
+
+
+def test_corrected_averages_take_memory_where_there_are_several_machines(tmp_path):
+    """The variate and the last average: two copies of the parameters, but not on the only machine of the cloud."""
+    plain, corrected = (load(tmp_path, {"training.averaging": rule}).problem for rule in ("plain", "corrected"))
+    more = corrected.client_memory_bits - plain.client_memory_bits
+    parameters = np.array([0, *np.cumsum(plain.profile.parameter_bits)])
+    assert more == pytest.approx(np.outer([2, 2, 0], parameters))
+    assert corrected.averaged_bits == pytest.approx(plain.averaged_bits)
+    two = corrected.without_top_tier()
+    assert (two.client_memory_bits - plain.without_top_tier().client_memory_bits)[-1] == pytest.approx(2 * parameters)
 
 
 def test_a_profile_that_knows_its_optimizers_state_keeps_it(tmp_path):

@@ -122,6 +122,11 @@ def test_memory(problem: Problem) -> None:
     assert fits_memory(tight, CUTS).tolist() == [True, False, True]
 
 
+def test_memory_of_what_averages_keep(problem: Problem) -> None:
+    """Two more copies of 100 and 200 bits; none at the top, where one machine is never averaged."""
+    assert client_memory(replace(problem, averaging_copies=2), CUTS) == pytest.approx([132 + 200, 216 + 400, 308])
+
+
 def test_bound_of_theorem_1(problem: Problem) -> None:
     """beta gamma sum sigma^2 / N = 2 * 0.1 * 0.9 / 3; 4 beta^2 gamma^2 I_m^2 sum G^2 = 0.16 * (4 * 1, 9 * 2)."""
     assert noise_floor(problem) == pytest.approx(0.06)

@@ -37,6 +37,9 @@ SetOption = Annotated[
         "--set", metavar="FIELD=VALUE", help='Replace a field, as in tiers.device.uplink="20 Mbps"; repeatable.'
     ),
 ]
+AveragingOption = Annotated[
+    str | None, typer.Option("--averaging", help="What an average does: plain, or corrected for each machine's pull.")
+]
 DebugOption = Annotated[
     bool, typer.Option("--debug", help="Show the whole traceback of whatever ends the command early.")
 ]

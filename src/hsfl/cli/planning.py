@@ -10,6 +10,7 @@ import typer
 
 from hsfl import api, factory
 from hsfl.cli.common import (
+    AveragingOption,
     DebugOption,
     ScenarioArgument,
     SetOption,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 def plan(
     scenario: ScenarioArgument,
     method: Annotated[str, typer.Option(help="exact: the proven optimum; bcd: the paper's Algorithm 2.")] = "exact",
+    averaging: AveragingOption = None,
     set_: SetOption = None,
     allow_empty_tiers: Annotated[
         bool, typer.Option("--allow-empty-tiers", help="A tier above the devices may hold no layer and only relay.")
@@ -65,7 +67,8 @@ def plan(
     debug: DebugOption = False,
 ) -> None:
     """Find the best cuts and intervals for a scenario."""
-    overrides = dict(assignment(text, "--set") for text in set_ or [])
+    overrides = {} if averaging is None else {"training.averaging": averaging}
+    overrides |= dict(assignment(text, "--set") for text in set_ or [])
     loaded = api.load_scenario(scenario, overrides)
     options = {
         "method": method,

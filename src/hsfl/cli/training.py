@@ -13,6 +13,7 @@ import typer
 
 from hsfl import api
 from hsfl.cli.common import (
+    AveragingOption,
     DebugOption,
     ScenarioArgument,
     SetOption,
@@ -72,6 +73,7 @@ def train(
         str | None,
         typer.Option(metavar="5,6,1", help="With --strategy fixed or HSFL: rounds between averages, per tier."),
     ] = None,
+    averaging: AveragingOption = None,
     backend: Annotated[str | None, typer.Option(help="stacked (fast) or reference (reads like the paper).")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, tf32 (CUDA only) or bf16.")] = None,
@@ -102,6 +104,7 @@ def train(
         "strategy.name": strategy,
         "strategy.cuts": _numbers(cuts, "--cuts"),
         "strategy.intervals": _numbers(intervals, "--intervals"),
+        "training.averaging": averaging,
         "execution.backend": backend,
         "execution.device": device,
         "execution.precision": precision,

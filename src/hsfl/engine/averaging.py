@@ -57,17 +57,28 @@ class AveragingRule:
         return rule
 
     def contribute(self, held: Held) -> Tensors:
-        """What an entity sends to the fed server, which answers with the mean weighted by clients."""
-        state = [t for name, tensors in held.slots.items() if name not in self.slots for t in tensors]
-        return [*held.weights, *held.buffers, *(state if self.average_state else [])]
+        """What an entity sends to the fed server, which answers with the mean weighted by clients.
+
+        Of its weights the difference to what was last in common, where that is kept: of small numbers little is lost
+        to rounding.
+        """
+        changes = [own - last for own, last in zip(held.weights, held.last, strict=True)] if held.last else held.weights
+        return [*changes, *self._beside(held)]
 
     def adopt(self, held: Held, average: Sequence[torch.Tensor], rounds: int) -> None:
         """Take over the average of what was contributed, so many rounds after the one before; in place.
 
         Layers that were last averaged at different times, as after a move, are adopted apart.
         """
-        for own, mean in zip(self.contribute(held), average, strict=True):
+        for own, mean in zip([*held.weights, *self._beside(held)], average, strict=True):
             own.copy_(mean.expand_as(own))
+        for own, last in zip(held.weights, held.last, strict=bool(held.last)):
+            own.add_(last)
+
+    def _beside(self, held: Held) -> Tensors:
+        """What is averaged beside the weights."""
+        state = [t for name, tensors in held.slots.items() if name not in self.slots for t in tensors]
+        return [*held.buffers, *(state if self.average_state else [])]
 
     def corrected(self, gradients: Tensors, held: Held) -> Tensors:
         """The gradients of an entity's trained weights as its step is to take them; `held` has what lies beside them.
@@ -89,11 +100,11 @@ class CorrectedRule(AveragingRule):
     difference adds up in its variate h, which its steps subtract; the momentum of all becomes that of their mean:
 
         step:     v <- mu v + (g - h) + decay w;  w <- w - lr v
-        average:  h <- h - (w - mean) / (lr S(I));  v <- (last - mean) / (lr I);  w <- mean
+        average:  h <- h - (w - mean) / (lr S(I));  v <- (last - mean) / (lr I);  w, last <- mean
 
-    S(I) = sum_{i=1..I} (1 - mu^i) / (1 - mu) is how far I steps carry a constant gradient. Nothing is sent but weights
-    and their mean. The weighted mean of h over the tier is 0 and stays 0 up to rounding, because that of w - mean is;
-    moves keep it, because a new host takes the mean over its clients.
+    S(I) = sum_{i=1..I} (1 - mu^i) / (1 - mu) is how far I steps carry a constant gradient. Nothing is sent but what
+    plain averages send. The weighted mean of h over the tier is 0 and stays 0 up to rounding, because that of w - mean
+    is, and because a new host of a layer takes the mean over its clients.
     """
 
     slots = ("variate",)
@@ -112,15 +123,15 @@ class CorrectedRule(AveragingRule):
         return super().serving(optimizer)
 
     def adopt(self, held: Held, average: Sequence[torch.Tensor], rounds: int) -> None:
-        means = average[: len(held.weights)]
+        changes = average[: len(held.weights)]  # mean - last
         if rounds:  # else nothing was trained since the average before
             lr, mu = self.optimizer.lr, self.optimizer.momentum
             steps = (rounds - mu * (1 - mu**rounds) / (1 - mu)) / (1 - mu)
-            for variate, own, mean in zip(held.slots["variate"], held.weights, means, strict=True):
-                variate.sub_(own - mean, alpha=1 / (lr * steps))
+            for variate, own, last, change in zip(held.slots["variate"], held.weights, held.last, changes, strict=True):
+                variate.sub_((own - last).sub_(change), alpha=1 / (lr * steps))
             for slot in self.optimizer.slots:
-                for momentum, last, mean in zip(held.slots[slot], held.last, means, strict=True):
-                    momentum.copy_(((last - mean) / (lr * rounds)).expand_as(momentum))
+                for momentum, change in zip(held.slots[slot], changes, strict=True):
+                    momentum.copy_((change / (-lr * rounds)).expand_as(momentum))
         super().adopt(held, average, rounds)
 
     def corrected(self, gradients: Tensors, held: Held) -> Tensors:

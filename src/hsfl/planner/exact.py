@@ -194,7 +194,7 @@ def memory_shortfall(problem: Problem, allow_empty_tiers: bool) -> str:
     size = problem.client_memory_bits
     hosted = np.array([c[j] for c, j in zip(system.clients_per_entity, system.tightest_entity, strict=True)])
     excess = hosted[:, None, None] * (
-        size[None, None, :] - size[None, :, None] - system.memory_per_client_bits[:, None, None]
+        size[:, None, :] - size[:, :, None] - system.memory_per_client_bits[:, None, None]
     )
     excess = np.where(unlimited.segments.index >= 0, excess, np.inf)
     # A shortest path with the largest excess as its length: least[m][b] is the best for tiers up to m ending at cut b.

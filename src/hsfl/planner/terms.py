@@ -91,7 +91,7 @@ class Terms:
             limit = problem.system.memory_per_client_bits
             if np.isfinite(limit).any():
                 size = problem.client_memory_bits
-                segments = segments.keep(size[None, :] - size[:, None] < limit[:, None, None])
+                segments = segments.keep(size[:, None, :] - size[:, :, None] < limit[:, None, None])
         tier, first, last = segments.tier, segments.first, segments.last
         sent = problem.averaged_bits
         drift = cumulative(drift_coefficients(problem))

@@ -11,6 +11,9 @@ from hsfl.problem.codes import Code
 from hsfl.problem.profile import FloatArray, LayerProfile, freeze
 from hsfl.problem.system import System
 
+#: How many copies of the parameters averages keep on a machine: the variate, and what was last in common.
+AVERAGING_COPIES = {"plain": 0, "corrected": 2}
+
 
 @dataclass(frozen=True, eq=False)
 class Constants:
@@ -51,6 +54,8 @@ class Problem:
     seed: int = 0
     average_optimizer: bool = False
     """Whether the optimiser's state travels and is averaged with the parameters."""
+    averaging_copies: int = 0
+    """How many copies of the parameters averages keep on every machine of a tier with several."""
 
     @property
     def step(self) -> float:
@@ -104,13 +109,15 @@ class Problem:
 
     @cached_property
     def client_memory_bits(self) -> FloatArray:
-        """(L+1,): bits the first l layers occupy for one client, however few of them a link carries.
+        """(M, L+1): bits the first l layers occupy in each tier for one client, however few of them a link carries.
 
-        Unlike the paper's C5 the activations of the whole mini-batch count: a real device has to hold them.
+        Unlike the paper's C5 the activations of the whole mini-batch count: a real device has to hold them. So does
+        what averages keep in tiers with several entities.
         """
         profile = self.profile
         activations = self.batch_size * (profile.activation_bits + profile.gradient_bits)
-        return cumulative(activations + profile.optimizer_bits + profile.parameter_bits)
+        kept = self.averaging_copies * self.system.averaged[:, None] * profile.parameter_bits
+        return cumulative(activations + profile.optimizer_bits + profile.parameter_bits + kept)
 
 
 def cumulative(per_layer: FloatArray) -> FloatArray:

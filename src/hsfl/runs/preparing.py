@@ -76,7 +76,7 @@ def prepare(scenario: Scenario, strategy: Strategy | None = None, data_folder: P
             list(range(1, len(spec.tiers))),
             _optimizer(problem, training.optimizer, training.weight_decay),
             data=feed,
-            averaging=AveragingRule(average_state=training.average_optimizer),
+            averaging=AveragingRule(average_state=True) if training.average_optimizer else training.averaging,
             codes=[tier.codes for tier in problem.system.tiers],
             device=device,
             precision=execution.precision,

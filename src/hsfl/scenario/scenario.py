@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from hsfl.errors import HsflError, ScenarioError, nearest
-from hsfl.problem.problem import Constants, Problem
+from hsfl.problem.problem import AVERAGING_COPIES, Constants, Problem
 from hsfl.problem.profile import FloatArray, LayerProfile
 from hsfl.problem.system import System
 from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES, shipped_profile
@@ -106,6 +106,7 @@ class Scenario:
             raise ScenarioError(
                 f'{self.source}: training.momentum = {training.momentum}: only with optimizer = "momentum"; remove it'
             )
+        self._check_averaging()
         if not profile.optimizer_bits.any():
             profile = profile.with_optimizer(training.optimizer)
         if len(profile) < len(self.spec.tiers):
@@ -132,7 +133,24 @@ class Scenario:
             momentum=momentum,
             seed=self.spec.seed,
             average_optimizer=training.average_optimizer,
+            averaging_copies=AVERAGING_COPIES[training.averaging],
         )
+
+    def _check_averaging(self) -> None:
+        """ScenarioError where corrected averages are asked for beside what excludes them."""
+        training = self.spec.training
+        if training.averaging != "corrected":
+            return
+        if training.optimizer not in ("sgd", "momentum"):
+            raise ScenarioError(
+                f'{self.source}: training.averaging = "corrected" with training.optimizer = '
+                f'{toml_value(training.optimizer)}: only with "sgd" and "momentum"; change one of them'
+            )
+        if training.average_optimizer:
+            raise ScenarioError(
+                f'{self.source}: training.average_optimizer = true with training.averaging = "corrected", whose '
+                "momentum is common to all machines without being sent; remove average_optimizer"
+            )
 
     def _with_constants(self, drift: str) -> Problem:
         """The bare problem, once everything that the bound needs with this drift model is known to be there."""

@@ -71,6 +71,12 @@ class TrainingSection(_Section):
         description="Averaging a tier averages its optimiser's state too, such as momentum, which then also travels; "
         "otherwise every machine keeps its own.",
     )
+    averaging: Literal["plain", "corrected"] = Field(
+        "plain",
+        description="What an average does: plain (the mean) or corrected (also takes out of each machine's gradients "
+        "what pulls it away from the mean, with sgd and momentum; sends nothing more, and keeps two more copies of the "
+        "parameters on every machine of a tier with several).",
+    )
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
         None,
         description="Seed of the initial weights, the partition of the data and the mini-batches; default: the "

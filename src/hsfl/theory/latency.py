@@ -101,7 +101,9 @@ def averaged_bits(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
 
 def client_memory(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
     """Bits each tier holds for one client: (..., M), the sum in C5; an entity with N_m^j clients holds that many."""
-    return np.diff(problem.client_memory_bits[edges(cuts, problem.num_layers)], axis=-1)
+    at, tier = edges(cuts, problem.num_layers), np.arange(problem.system.num_tiers)
+    total: FloatArray = problem.client_memory_bits[tier, at[..., 1:]] - problem.client_memory_bits[tier, at[..., :-1]]
+    return total
 
 
 def fits_memory(problem: Problem, cuts: npt.ArrayLike) -> npt.NDArray[np.bool_]:
