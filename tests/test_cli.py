@@ -206,6 +206,16 @@ def test_set_replaces_fields(command, small):
     assert small.read_text() == write(small.parent, SMALL, "again.toml").read_text(), "the file itself must not change"
 
 
+def test_corrected_averages_are_planned_with_their_memory(command, small):
+    found = read(command, "plan", small, "--averaging", "corrected")
+    plain = read(command, "plan", small)
+    assert found["cuts"] == plain["cuts"] and found["objective_s"] == plain["objective_s"]
+    more = [a - b for a, b in zip(found["memory_bits"], plain["memory_bits"], strict=True)]
+    parameters = hsfl.load_scenario(small).problem.profile.parameter_bits
+    first, second = found["cuts"]
+    assert more == pytest.approx([2 * parameters[:first].sum(), 2 * 3 * parameters[first:second].sum(), 0])
+
+
 def test_set_displaces_the_alternative(command, small):
     found = read(command, "plan", small, "--set", "convergence.target=2.5")
     assert found["rounds"] == hsfl.plan(hsfl.load_scenario(small, {"convergence.target": 2.5})).evaluation.rounds

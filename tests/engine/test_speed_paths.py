@@ -52,6 +52,9 @@ def everything(backend) -> dict[str, torch.Tensor]:
     for tier, entity in backend.topology.each_entity():
         for kind, state in zip(("state", "slot"), backend._held(tier, entity), strict=True):
             found |= {f"{kind}.{tier}.{entity}.{key}": value.detach().clone() for key, value in state.items()}
+    for tier in range(backend.num_tiers):
+        for last in backend._last(tier)[:1]:
+            found |= {f"last.{tier}.{key}": value.clone() for key, value in last.items()}
     return found
 
 
@@ -235,15 +238,24 @@ def test_precision_does_not_leak() -> None:
 def largest_difference(device: str) -> dict[str, float]:
     """Of losses and state, on random trees with moves and averages: `device` against the reference on the CPU."""
     found: dict[str, float] = {}
-    cases = [("momentum", "none", 0.0), ("sgd", "group", 0.3), ("momentum", "batch", 0.3), ("adam", "batch", 0.0)]
-    for dtype, (seed, (rule, norm, dropout)) in itertools.product(
-        (torch.float64, torch.float32), enumerate([*cases, ("adamw", "group", 0.2)])
+    cases = [
+        ("momentum", "none", 0.0, "plain"),
+        ("sgd", "group", 0.3, "plain"),
+        ("momentum", "batch", 0.3, "plain"),
+        ("adam", "batch", 0.0, "plain"),
+        ("adamw", "group", 0.2, "plain"),
+        ("momentum", "batch", 0.2, "corrected"),
+        ("sgd", "group", 0.0, "corrected"),
+    ]
+    for dtype, (seed, (rule, norm, dropout, averaging)) in itertools.product(
+        (torch.float64, torch.float32), enumerate(cases)
     ):
         rng = np.random.default_rng(seed)
         tiers, clients = int(rng.integers(2, 5)), int(rng.integers(4, 8))
         hosts = random_hosts(rng, tiers, clients, single_top=bool(seed % 2))
         cuts = [sorted(map(int, rng.integers(1, 6, tiers - 1))) for _ in range(3)]
         common = {"cuts": cuts[0], "hosts": hosts, "rule": rule, "norm": norm, "dropout": dropout, "dtype": dtype}
+        common["averaging"] = averaging
         both = [make("reference", **common), make("stacked", **common, device=device)]
         worst = 0.0
         for t in range(6):
@@ -256,7 +268,7 @@ def largest_difference(device: str) -> dict[str, float]:
             states = [everything(backend) for backend in both]
             pairs = [(losses[0], losses[1]), *((value, states[1][key]) for key, value in states[0].items())]
             worst = max(worst, *(float((a.cpu() - b.cpu()).abs().max()) for a, b in pairs))
-        found[f"{str(dtype).removeprefix('torch.')}, {rule}, norm {norm}, dropout {dropout}"] = worst
+        found[f"{str(dtype).removeprefix('torch.')}, {rule}, norm {norm}, dropout {dropout}, {averaging}"] = worst
     return found
 
 
@@ -267,15 +279,15 @@ def test_captured_rounds_equal_the_reference() -> None:
 
 
 @cuda
-@pytest.mark.parametrize("rule", ["momentum", "adam"])
-def test_recording_trains_nothing(rule: str) -> None:
+@pytest.mark.parametrize(("rule", "averaging"), [("momentum", "plain"), ("adam", "plain"), ("momentum", "corrected")])
+def test_recording_trains_nothing(rule: str, averaging: str) -> None:
     """Captured and eager rounds are the same to the bit where kernels are; recording again changes nothing."""
     data = Resident("cuda")
     torch.backends.cudnn.deterministic = True
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            captured, eager = (make(rule=rule, device="cuda", capture=c) for c in (None, False))
+            captured, eager = (make(rule=rule, averaging=averaging, device="cuda", capture=c) for c in (None, False))
             for t, draw in enumerate(data.drawn):
                 if t == 3:
                     captured._recorded.clear()
@@ -283,6 +295,8 @@ def test_recording_trains_nothing(rule: str) -> None:
                 losses = captured.step(*data.batch(draw)) if t % 2 else captured.train_round()
                 assert clock == t and state.keys()
                 torch.testing.assert_close(losses, eager.train_round(), rtol=0, atol=1e-12)
+                for backend in (captured, eager):
+                    backend.average(t % 2)  # what averages keep is read and written between recorded rounds
         assert captured._recorded and not eager._recorded
         for key, value in everything(captured).items():
             torch.testing.assert_close(value, everything(eager)[key], rtol=0, atol=1e-12)
