@@ -70,10 +70,11 @@ class AveragingRule:
 
         Layers that were last averaged at different times, as after a move, are adopted apart.
         """
-        for own, mean in zip([*held.weights, *self._beside(held)], average, strict=True):
+        means = list(average)
+        for i, last in enumerate(held.last):
+            means[i] = last + means[i]
+        for own, mean in zip([*held.weights, *self._beside(held)], means, strict=True):
             own.copy_(mean.expand_as(own))
-        for own, last in zip(held.weights, held.last, strict=bool(held.last)):
-            own.add_(last)
 
     def _beside(self, held: Held) -> Tensors:
         """What is averaged beside the weights."""
@@ -127,8 +128,10 @@ class CorrectedRule(AveragingRule):
         if rounds:  # else nothing was trained since the average before
             lr, mu = self.optimizer.lr, self.optimizer.momentum
             steps = (rounds - mu * (1 - mu**rounds) / (1 - mu)) / (1 - mu)
-            for variate, own, last, change in zip(held.slots["variate"], held.weights, held.last, changes, strict=True):
-                variate.sub_((own - last).sub_(change), alpha=1 / (lr * steps))
+            beside = zip(held.slots["variate"], held.weights, held.last, changes, strict=True)
+            for variate, own, last, change in beside:
+                apart = own.sub_(last).sub_(change)  # in place of the weights, which are replaced below
+                variate.sub_(apart, alpha=1 / (lr * steps))
             for slot in self.optimizer.slots:
                 for momentum, change in zip(held.slots[slot], changes, strict=True):
                     momentum.copy_((change / (-lr * rounds)).expand_as(momentum))
