@@ -82,6 +82,8 @@ class PlanRecord(Record):
     constants: ConstantsRecord | None = None
     kept: str | None = None
     """Why the plan before was kept, where the strategy found none."""
+    shortened: str | None = None
+    """Why the intervals of the plan before were shortened, without asking the strategy."""
 
 
 class Summary(Record):
@@ -162,6 +164,15 @@ class EstimateRecord(Record):
     probes: Count
 
 
+class GuardRecord(Record):
+    """In a checkpoint, what `engine.guard.Guard` has seen."""
+
+    loss: float | None = None
+    lowest: float | None = None
+    alarm: str | None = None
+    rounds: Count = 0
+
+
 class AlgorithmRecord(Record):
     """In a checkpoint, the state of `engine.algorithm.Algorithm` but for the backend's tensors."""
 
@@ -170,6 +181,7 @@ class AlgorithmRecord(Record):
     bits: dict[str, Count]
     estimate: EstimateRecord
     constants: ConstantsRecord
+    guard: GuardRecord
 
 
 class Position(Record):

@@ -16,6 +16,7 @@ from hsfl.engine.asking import proposed
 from hsfl.engine.backend import Backend
 from hsfl.engine.clock import Clock, SimulatedClock
 from hsfl.engine.estimate import Estimate, record_constants, recorded_constants
+from hsfl.engine.guard import Guard
 from hsfl.engine.schedule import Average, Schedule
 from hsfl.errors import HsflError, InfeasibleError
 from hsfl.problem.plan import Plan
@@ -23,7 +24,13 @@ from hsfl.problem.problem import Problem
 from hsfl.problem.strategy import Strategy
 from hsfl.problem.system import System
 from hsfl.records import AlgorithmRecord, DriftRecord, PlanRecord, RoundRecord
-from hsfl.theory.convergence import predicted_drift, rounds_needed, whole_rounds
+from hsfl.theory.convergence import needs_smoothness, predicted_drift, rounds_needed, whole_rounds
+
+
+def rounds_of_probe(problem: Problem, batches: int) -> int:
+    """How many rounds a measurement of the constants is charged as: a gradient each, and two more for the smoothness
+    on two of the mini-batches, which count like all of them."""
+    return (2 if needs_smoothness(problem) else 1) * batches
 
 
 class DivergedError(HsflError):
@@ -68,7 +75,7 @@ class Algorithm:
         self.backend, self.task = backend, task
         self.clock = clock or SimulatedClock(task.problem)
         self.schedule = Schedule(task.problem.system.topology, task.strategy, task.replan_every)
-        self.estimate = Estimate()
+        self.estimate, self.guard = Estimate(), Guard()
         self.problem = task.problem
 
     @property
@@ -86,14 +93,19 @@ class Algorithm:
         pending: list[_Pending] = []
         while self.round < last and not interrupted() and self.clock.time_s < until_time_s:
             self.clock.see(self.task.conditions(self.round, self.clock.time_s))
-            if self.schedule.plan_is_due():
+            if self.guard.alarm is not None:
+                yield self._shortened()
+            elif self.schedule.plan_is_due():
                 yield from self._finished(pending)  # the plan may depend on what was seen
                 pending = []
                 yield self._plan()
             pending.append(self._round())
-            if not self.backend.runs_ahead:
+            drifted = self._guarded and any(average.rounds > 1 for average, _ in pending[-1].averages)
+            if drifted or not self.backend.runs_ahead:
                 yield from self._finished(pending)
                 pending = []
+            if drifted and self.schedule.plan is not None:
+                self.guard.look(self.problem, self.schedule.plan)
         yield from self._finished(pending)
 
     def _round(self) -> _Pending:
@@ -123,6 +135,7 @@ class Algorithm:
                     f"round {one.round}: the loss of client {client + 1} is {float(row[client])}; lower "
                     "training.learning_rate, or check the data of that client"
                 )
+            self.guard.see(float(row.mean()))
             names = [tier.name for tier in self.clock.problem.system.tiers]
             yield RoundRecord(
                 round=one.round,
@@ -167,7 +180,7 @@ class Algorithm:
             self.backend.move(plan.cuts)
         self.schedule.adopt(plan)
         if measures:
-            self.clock.split(plan.cuts, 2 * task.probe_batches)
+            self.clock.split(plan.cuts, rounds_of_probe(problem, task.probe_batches))
         predicted = None
         if task.strategy.needs_constants:
             found = float(whole_rounds(rounds_needed(problem, plan.cuts, plan.intervals)))
@@ -184,9 +197,30 @@ class Algorithm:
             kept=kept,
         )
 
+    @property
+    def _guarded(self) -> bool:
+        """Whether intervals are planned, and by what is seen of drift and loss."""
+        return bool(getattr(self.task.strategy, "guarded", False)) and not needs_smoothness(self.problem)
+
+    def _shortened(self) -> PlanRecord:
+        """Half the intervals, at once: nothing is measured, nothing moves."""
+        assert self.schedule.plan is not None
+        why, plan = self.guard.alarm, self.guard.shortened(self.schedule.plan)
+        self.schedule.adopt(plan)
+        return PlanRecord(
+            round=self.round,
+            time_s=self.clock.time_s,
+            strategy=self.task.strategy.name,
+            cuts=list(plan.cuts),
+            intervals=list(plan.intervals),
+            layers=self.problem.num_layers,
+            shortened=why,
+        )
+
     def _measured(self, problem: Problem, current: Plan | None) -> Problem:
         """The problem with constants measured now."""
-        self.estimate.add(self.backend.probe(self.task.probe_batches, problem.step))
+        step = problem.step if needs_smoothness(problem) else None
+        self.estimate.add(self.backend.probe(self.task.probe_batches, step))
         problem = self._as_estimated(problem)
         if current is None or self.estimate.probes == 1:
             return problem
@@ -207,10 +241,12 @@ class Algorithm:
             bits=self.clock.bits,
             estimate=self.estimate.state(),
             constants=record_constants(self.problem.constants),
+            guard=self.guard.state(),
         )
 
     def restore(self, state: AlgorithmRecord) -> None:
         self.schedule.restore(state.schedule)
         self.clock.time_s, self.clock.bits = state.time_s, dict(state.bits)
         self.estimate = Estimate.from_state(state.estimate)
+        self.guard.restore(state.guard)
         self.problem = replace(self.task.problem, constants=recorded_constants(state.constants))

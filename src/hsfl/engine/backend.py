@@ -248,10 +248,10 @@ class Backend(ABC):
         total, right = sums.tolist()
         return {"loss": total / count, "accuracy": right / labels}
 
-    def probe(self, batches: int, step: float) -> Measurement:
+    def probe(self, batches: int, step: float | None = None) -> Measurement:
         """Measure the constants of the convergence bound at the virtual average; trains nothing.
 
-        On so many mini-batches of every client; `step` is the effective gamma.
+        On so many mini-batches of every client; `step` is the effective gamma, with which the smoothness is measured.
         """
         model = VirtualModel(
             self._layers, self.global_state(), self._data().samples, self.loss, self.seed, self.device, self.precision

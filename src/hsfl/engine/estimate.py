@@ -37,9 +37,9 @@ class Estimate:
     probes: int = 0
 
     def add(self, found: Measurement) -> None:
-        """Take over a probe. The loss is not smoothed: it is known well, and it falls."""
+        """Take over a probe. The loss is not smoothed: it is known well, and where it rises, it was better before."""
         weight = PROBE_WEIGHT if self.probes else 1.0
-        self.initial_gap = found.initial_gap
+        self.initial_gap = min(self.initial_gap, found.initial_gap) if self.probes else found.initial_gap
         self.smoothness = float(_mixed(self.smoothness, found.smoothness, weight))
         for name in ("gradient_variance", "gradient_second_moment", "gradient_dissimilarity"):
             setattr(self, name, _mixed(getattr(self, name), getattr(found, name), weight).tolist())
@@ -49,11 +49,12 @@ class Estimate:
     def constants(self, given: Constants, step: float) -> Constants:
         """For the planner, in the target and drift model of `given`; clamped to where the bound is defined.
 
-        The smoothness is at most 1/gamma (no limit for step 0), a dissimilarity at least 0, all else positive.
+        The smoothness is at most 1/gamma (no limit for step 0), and just that where it is not measured; a dissimilarity
+        is at least 0, all else positive.
         """
         return replace(
             given,
-            smoothness=max(min(self.smoothness, 1 / step if step else np.inf), _SMALLEST),
+            smoothness=max(_least(self.smoothness, 1 / step if step else np.inf), _SMALLEST),
             initial_gap=max(self.initial_gap, _SMALLEST),
             gradient_variance=np.maximum(self.gradient_variance, _SMALLEST),
             gradient_second_moment=np.maximum(self.gradient_second_moment, _SMALLEST),
@@ -74,6 +75,10 @@ class Estimate:
     @classmethod
     def from_state(cls, state: EstimateRecord) -> Estimate:
         return cls(**state.model_dump())
+
+
+def _least(measured: float, limit: float) -> float:
+    return limit if np.isnan(measured) else min(measured, limit)
 
 
 def _mixed(old: Any, new: Any, weight: float) -> FloatArray:

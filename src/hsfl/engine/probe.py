@@ -35,14 +35,15 @@ class Measurement:
     """What one probe found; the dissimilarity may be negative, where noise was larger than what it hid."""
 
     smoothness: float
+    """NaN where it was not measured."""
     initial_gap: float
     gradient_variance: FloatArray
     gradient_second_moment: FloatArray
     gradient_dissimilarity: FloatArray
 
 
-def measure(model: VirtualModel, topology: Topology, indices: torch.Tensor, step: float) -> Measurement:
-    """Measure on the samples `indices` (N, batches, b); `step` is the effective gamma.
+def measure(model: VirtualModel, topology: Topology, indices: torch.Tensor, step: float | None) -> Measurement:
+    """Measure on the samples `indices` (N, batches, b); `step` is the effective gamma, None if beta is not wanted.
 
     Trains nothing. Clients are taken one after the other, so the memory needed does not grow with their number.
     """
@@ -68,7 +69,7 @@ def measure(model: VirtualModel, topology: Topology, indices: torch.Tensor, step
     overall, noise = model.squares(total), torch.stack(variances).mean(0) / (N * B)
     apart = [tier.mean_square() - overall - (tier.entities - 1) * noise for tier in tiers]
     return Measurement(
-        smoothness=_smoothness(model, indices, topology.order, total, step),
+        smoothness=float("nan") if step is None else _smoothness(model, indices, topology.order, total, step),
         initial_gap=float(torch.stack(losses).mean()),
         gradient_variance=torch.stack(variances).amax(0).clamp_min(0).cpu().numpy(),
         gradient_second_moment=torch.stack(moments).amax(0).cpu().numpy(),

@@ -130,7 +130,7 @@ _FIRST = "Plans are those of the first seed."
 
 
 def models_runs(settings: Settings) -> Wanted:
-    return _with_full_sync(settings, {model: {"convergence.drift": model} for model in MODELS})
+    return _with_full_sync(settings, {model: {"strategy.drift": model} for model in MODELS})
 
 
 def slack_runs(settings: Settings) -> Wanted:

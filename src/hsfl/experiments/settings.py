@@ -101,6 +101,7 @@ class Settings:
             "execution.checkpoint_every": 0,
             "data.partition": partition,
             "convergence.drift": "refined",
+            "strategy.drift": "refined",
         }
         if not self.quick:
             changes |= {"convergence.rounds": HORIZON, "convergence.slack": SLACK}

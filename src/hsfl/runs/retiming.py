@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hsfl.engine.algorithm import rounds_of_probe
 from hsfl.engine.asking import proposed
 from hsfl.engine.clock import SimulatedClock
 from hsfl.engine.estimate import recorded_constants
@@ -30,7 +31,8 @@ def retimed(run: Run, scenario: Scenario, strategy: Strategy | None = None) -> R
     """
     strategy = strategy or make_strategy(scenario)
     conditions, choice, problem = Conditions(scenario), scenario.spec.strategy, scenario.training_problem
-    probes = 2 * choice.probe_batches if strategy.needs_constants and choice.constants == "measured" else 0
+    measures = strategy.needs_constants and choice.constants == "measured"
+    probes = rounds_of_probe(problem, choice.probe_batches) if measures else 0
     clock = SimulatedClock(problem)
     schedule = Schedule(problem.system.topology, strategy, choice.replan_every)
     names = [tier.name for tier in problem.system.tiers]
@@ -41,13 +43,16 @@ def retimed(run: Run, scenario: Scenario, strategy: Strategy | None = None) -> R
         if line.round > 0:
             clock.see(conditions.at(schedule.round, clock.time_s))
             if (record := made.get(schedule.round)) is not None:
-                plan = _asked_again(strategy, record, scenario, clock, schedule.plan)
+                shortened = record.shortened is not None  # by what was seen of drift and loss, on any machines
+                plan = (
+                    _recorded(record) if shortened else _asked_again(strategy, record, scenario, clock, schedule.plan)
+                )
                 if plan is None:
                     return None
                 if schedule.plan is not None and schedule.plan.cuts != plan.cuts:
                     clock.move(schedule.plan.cuts, plan.cuts)
                 schedule.adopt(plan)
-                clock.split(plan.cuts, probes)
+                clock.split(plan.cuts, 0 if shortened else probes)
                 plans.append(record.model_copy(update={"time_s": clock.time_s}))
             assert schedule.plan is not None
             cuts, due = schedule.plan.cuts, schedule.finish_round()
@@ -74,4 +79,8 @@ def _asked_again(
         if current is None:
             return None
         chosen = current
-    return chosen if [list(chosen.cuts), list(chosen.intervals)] == [record.cuts, record.intervals] else None
+    return chosen if chosen == _recorded(record) else None
+
+
+def _recorded(record: PlanRecord) -> Plan:
+    return Plan(tuple(record.cuts), tuple(record.intervals))

@@ -22,7 +22,7 @@ from hsfl.scenario.field_errors import first_problem
 from hsfl.scenario.overrides import with_fields
 from hsfl.scenario.schema import ModelSection, ScenarioFile
 from hsfl.scenario.toml_format import toml_value
-from hsfl.theory.convergence import target_after
+from hsfl.theory.convergence import loss_target, target_after
 
 DEFAULT_MOMENTUM = 0.9
 #: Builds and profiles a model that has no profile in a file; the folder is where its module is looked for first.
@@ -82,7 +82,7 @@ class Scenario:
     @cached_property
     def problem(self) -> Problem:
         """The planning problem, in numbers; ScenarioError where a constant of the bound is missing."""
-        return self.with_target(self._with_constants(self.spec.convergence.drift or "paper"))
+        return self.with_target(self._with_constants(self.spec.convergence.drift))
 
     @cached_property
     def training_problem(self) -> Problem:
@@ -90,8 +90,9 @@ class Scenario:
 
         All of them are known where the run takes the scenario's and does not measure its own.
         """
-        drift = self.spec.convergence.drift or "refined"
-        if self.spec.strategy.constants == "scenario":
+        measured = self.spec.strategy.constants == "measured"
+        drift = self.spec.strategy.drift or ("energy" if measured else self.spec.convergence.drift)
+        if not measured:
             return self._with_constants(drift)
         return replace(self.bare_problem, constants=replace(self.bare_problem.constants, drift=drift))
 
@@ -126,7 +127,7 @@ class Scenario:
                 gradient_variance=np.zeros(len(profile)) if variance is None else variance,
                 gradient_second_moment=self._per_layer("gradient_second_moment", None),
                 gradient_dissimilarity=self._dissimilarity(needed=False),
-                drift=spec.drift or "paper",
+                drift=spec.drift,
             ),
             batch_size=training.batch_size,
             learning_rate=training.learning_rate,
@@ -158,7 +159,7 @@ class Scenario:
         self._per_layer("gradient_variance", "the noise floor")
         if drift == "paper":
             self._per_layer("gradient_second_moment", 'drift = "paper"')
-        self._dissimilarity(needed=drift == "refined")
+        self._dissimilarity(needed=drift in ("refined", "energy"))
         for field in ("smoothness", "initial_gap"):
             if getattr(spec, field) is None:
                 raise ScenarioError(f"{self.source}: convergence.{field} is missing; planning needs it: {self._remedy}")
@@ -223,6 +224,8 @@ class Scenario:
         Those are rounds at the given learning rate, or at 1/smoothness where that is less: above it the bound ends.
         """
         spec = self.spec.convergence
+        if problem.constants.drift == "energy":
+            return replace(problem, constants=replace(problem.constants, target=loss_target(problem)))
         if (spec.target is None) == (spec.rounds is None):
             given = "neither target nor rounds" if spec.target is None else "both target and rounds"
             raise ScenarioError(

@@ -145,15 +145,22 @@ class StrategySection(_Section):
     )
     constants: Literal["measured", "scenario"] = Field(
         "measured",
-        description="What the planner knows while training: measured (smoothness, initial gap and gradient statistics "
-        "are measured before the first plan and again before every other) or scenario (those of [convergence]).",
+        description="What the planner knows while training: measured (the loss and gradient statistics are measured "
+        "before the first plan and again before every other) or scenario (those of [convergence]).",
+    )
+    drift: Literal["energy", "refined", "paper"] | None = Field(
+        None,
+        description="The drift model of plans made while training: energy (drift is weighed against the loss of the "
+        "moment; no target is needed), or those of [convergence] with its target; default: energy where constants are "
+        "measured, else that of [convergence].",
+        examples=["energy"],
     )
     probe_batches: int = Field(
         4,
         ge=2,
         le=1000,
         description="Mini-batches per client that one measurement of the constants takes; its time is charged like "
-        "that of twice as many rounds.",
+        "that of as many rounds, and of twice as many with the drift models refined and paper.",
     )
 
 
@@ -304,10 +311,9 @@ class ConvergenceSection(_Section):
         "needed by the refined drift model.",
         examples=[[0.1, 0.2]],
     )
-    drift: Literal["paper", "refined"] | None = Field(
-        None,
-        description='How sub-models drift apart between averages: "paper" (Theorem 1) or "refined"; default: paper '
-        "for hsfl plan, refined while training.",
+    drift: Literal["paper", "refined"] = Field(
+        "paper",
+        description='How sub-models drift apart between averages: "paper" (Theorem 1) or "refined".',
         examples=["refined"],
     )
 

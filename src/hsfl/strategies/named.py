@@ -59,6 +59,8 @@ PERIOD, UPLOADS = 10, 8
 #: From one plan to the next an interval grows at most so many times: what is measured holds near where it was measured.
 #: On the first plateau gradients are tiny; the intervals that they allow would ruin training once it leaves it.
 GROWTH = 2
+#: The longest interval of a first plan: before training begins little is known.
+FIRST = 8
 #: Apart from everything that training draws from the same seed.
 _STREAM = 5
 
@@ -84,10 +86,15 @@ class Named:
     def needs_constants(self) -> bool:
         return PLANNED in (self.intervals, self.cuts)
 
+    @property
+    def guarded(self) -> bool:
+        """Whether intervals may be shortened between plans: where they are planned."""
+        return self.intervals == PLANNED
+
     def propose(self, problem: Problem, current: Plan | None, round_: int) -> Plan:
         if self.intervals == self.cuts == PLANNED:
             plan = solve(problem, self.planner, allow_empty_tiers=self.allow_empty_tiers).plan
-            limited = _limited(plan.intervals, current)
+            limited = _limited(plan.intervals, current, problem)
             return plan if limited == plan.intervals else self._best_cuts(problem, limited)
         rng = np.random.default_rng([self.seed, _STREAM, round_])
         if self.cuts == PLANNED:
@@ -95,7 +102,7 @@ class Named:
         cuts = self._cuts(problem, rng)
         if self.intervals == PLANNED:
             solver = ExactSolver(problem, allow_empty_tiers=self.allow_empty_tiers)
-            return Plan(cuts, _limited(solver.best_intervals(cuts), current))
+            return Plan(cuts, _limited(solver.best_intervals(cuts), current, problem))
         return Plan(cuts, self._intervals(problem, rng))
 
     def averages(self, plan: Plan, tier: int, rounds: int) -> bool:
@@ -133,10 +140,10 @@ class Named:
                 problem = replace(problem, constants=replace(problem.constants, target=target))
 
 
-def _limited(intervals: tuple[int, ...], current: Plan | None) -> tuple[int, ...]:
-    """At most `GROWTH` times those in force."""
+def _limited(intervals: tuple[int, ...], current: Plan | None, problem: Problem) -> tuple[int, ...]:
+    """At most `GROWTH` times those in force; at first, with the drift model "energy", at most `FIRST`."""
     if current is None:
-        return intervals
+        return tuple(min(i, FIRST) for i in intervals) if problem.constants.drift == "energy" else intervals
     return tuple(min(new, GROWTH * old) for new, old in zip(intervals, current.intervals, strict=True))
 
 

@@ -15,6 +15,9 @@ from hsfl.problem.problem import Problem, cumulative
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import edges
 
+#: How many times the loss the energy of drift may be before training stalls.
+ENERGY = 4.0
+
 
 def paper_drift(problem: Problem) -> FloatArray:
     """Lemma 1: 4 beta^2 gamma^2 I_m^2 sum_l G_l^2, as coefficients (3, M, L) of I^2, I and 1."""
@@ -35,6 +38,18 @@ def refined_drift(problem: Problem) -> FloatArray:
     a_ML, b_ML = _rates(problem)
     scale = (problem.constants.smoothness * problem.step) ** 2
     return scale * np.stack((b_ML / 3, (a_ML - b_ML) / 2, b_ML / 6 - a_ML / 2))
+
+
+def energy_drift(problem: Problem) -> FloatArray:
+    """The refined drift as it harms: in units of the squared gradient norm, weighed by `loss_target`.
+
+    What enters the mean step are the differences of gradients at the machines' own weights, averaged. Random drifts are
+    independent, so that they cancel up to 1/J_m; systematic ones do not. Steps are taken to be as long as the curvature
+    allows, beta = 1/gamma, as training with a useful step soon finds them.
+    """
+    a_ML, b_ML = _rates(problem)
+    a_ML = a_ML / np.array(problem.system.entities)[:, None]
+    return np.stack((b_ML / 3, (a_ML - b_ML) / 2, b_ML / 6 - a_ML / 2))
 
 
 def _rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
@@ -73,7 +88,16 @@ def _per_tier(problem: Problem, cuts: npt.ArrayLike, per_layer: FloatArray) -> F
     return np.where(problem.system.averaged, sums[tier, at[1:]] - sums[tier, at[:-1]], 0.0)
 
 
-DRIFT_MODELS: dict[str, Callable[[Problem], FloatArray]] = {"paper": paper_drift, "refined": refined_drift}
+DRIFT_MODELS: dict[str, Callable[[Problem], FloatArray]] = {
+    "paper": paper_drift,
+    "refined": refined_drift,
+    "energy": energy_drift,
+}
+
+
+def needs_smoothness(problem: Problem) -> bool:
+    """Whether plans depend on beta; with the drift model "energy" it is 1/gamma."""
+    return problem.constants.drift != "energy"
 
 
 def drift_coefficients(problem: Problem) -> FloatArray:
@@ -109,6 +133,16 @@ def gap_over_step(problem: Problem) -> float:
 def target_after(problem: Problem, rounds: float, slack: float = 0.0) -> float:
     """epsilon as full synchronisation reaches it in so many rounds, raised by `slack` of itself."""
     return float((gap_over_step(problem) / rounds + noise_floor(problem)) * (1 + slack))
+
+
+def loss_target(problem: Problem) -> float:
+    """epsilon as the loss of the moment allows it, with the drift model "energy".
+
+    A machine that is d from the average has moved as if to gain |d|^2 / (2 gamma) for itself. Training goes on as with
+    full synchronisation while that is below the loss that is left to gain, and stalls where it is several times as
+    much: the margin is 4 times the loss for the drift just before an average, which is 3 times the mean one.
+    """
+    return noise_floor(problem) + ENERGY / 3 * gap_over_step(problem)
 
 
 def margin(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:

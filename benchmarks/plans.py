@@ -1,0 +1,236 @@
+"""Compare planned training with full synchronisation, simple fixed plans and the best of a grid, on small problems.
+
+    python benchmarks/plans.py [--problems NAME ...] [--seeds N] [--jobs N] [--out FILE] [--grid] [--set FIELD=VALUE ...]
+
+Every problem is one a user might bring: a model, data, a skew of the data over the clients, a tree of machines, links
+and a step, and no setting of it was chosen for the planner. The figure of a run is the simulated time to a common test
+accuracy, which is set by full synchronisation; the figure of a problem is the time that planned training takes as a
+multiple of the best of the others, seeds averaged. Fixed plans use the cuts that are best for full synchronisation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+FOLDER = Path(__file__).parent
+
+# ---------------------------------------------------------------------------------------------- models and data
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(64, 64), nn.ReLU(),
+        nn.Linear(64, 48), nn.ReLU(),
+        nn.Linear(48, 32), nn.ReLU(),
+        nn.Linear(32, 10),
+    )  # fmt: skip
+
+
+def deep_mlp() -> nn.Module:
+    layers: list[nn.Module] = [nn.Flatten(), nn.Linear(64, 64), nn.ReLU()]
+    for _ in range(5):
+        layers += [nn.Linear(64, 64), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(64, 10))
+
+
+def small_cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10),
+    )  # fmt: skip
+
+
+def norm_cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10),
+    )  # fmt: skip
+
+
+class LastToken(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean(1)
+
+
+def token_net() -> nn.Module:
+    return nn.Sequential(
+        nn.Embedding(40, 24), nn.Linear(24, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU(), LastToken(), nn.Linear(48, 6)
+    )
+
+
+def digits() -> tuple[torch.Tensor, ...]:
+    """scikit-learn's digits: 1,797 images of 8 x 8."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    order = np.random.default_rng(0).permutation(len(found.target))
+    x = torch.tensor(found.images[order] / 16, dtype=torch.float32)[:, None]
+    y = torch.tensor(found.target[order])
+    return x[:1400], y[:1400], x[1400:], y[1400:]
+
+
+def blobs() -> tuple[torch.Tensor, ...]:
+    """Ten classes of three Gaussians each in 64 dimensions."""
+    rng = np.random.default_rng(1)
+    centres = rng.normal(size=(10, 3, 64)) * 0.55
+    y = rng.integers(0, 10, 5000)
+    x = centres[y, rng.integers(0, 3, 5000)] + rng.normal(size=(5000, 64))
+    x, y = torch.tensor(x, dtype=torch.float32), torch.tensor(y)
+    return x[:4000], y[:4000], x[4000:], y[4000:]
+
+
+def tokens() -> tuple[torch.Tensor, ...]:
+    """Sequences of 20 tokens, each drawn from one of six topics."""
+    rng = np.random.default_rng(2)
+    topics = rng.dirichlet(np.full(40, 0.3), size=6)
+    y = rng.integers(0, 6, 4000)
+    x = np.stack([rng.choice(40, size=20, p=0.35 * topics[k] + 0.65 / 40) for k in y])
+    x, y = torch.tensor(x), torch.tensor(y)
+    return x[:3000], y[:3000], x[3000:], y[3000:]
+
+
+# ---------------------------------------------------------------------------------------------------- problems
+
+
+def tree(
+    devices: int, edges: int, tops: int, *, up: str, fed: str, edge_up: str = "40 Mbps", compute: str = "1 GFLOPS"
+) -> list[dict[str, Any]]:
+    top: dict[str, Any] = {"name": "top", "entities": tops, "compute": "1 TFLOPS"}
+    if tops > 1:
+        top |= {"fed_uplink": edge_up, "fed_downlink": edge_up}
+    return [
+        {"name": "device", "entities": devices, "compute": compute, "uplink": up, "downlink": up, "fed_uplink": fed,
+         "fed_downlink": fed},
+        {"name": "edge", "entities": edges, "compute": "20 GFLOPS", "uplink": edge_up, "downlink": edge_up,
+         "fed_uplink": edge_up, "fed_downlink": edge_up},
+        top,
+    ]  # fmt: skip
+
+
+def problem(
+    model: str, data: str, partition: dict[str, Any], tiers: list[dict[str, Any]], training: dict[str, Any], rounds: int
+) -> dict[str, Any]:
+    where = {"name": data} if data == "mnist-mini" else {"factory": f"plans:{data}"}
+    built = {"name": model} if model == "lenet5" else {"factory": f"plans:{model}", "input_shape": SHAPES[data]}
+    return {
+        "model": built,
+        "data": where | partition,
+        "tiers": tiers,
+        "training": {"batch_size": 16} | training,
+        "stopping": {"rounds": rounds},
+        "execution": {"evaluate_every": 5, "checkpoint_every": 0},
+        "convergence": {"rounds": 200, "slack": 0.5},
+    }
+
+
+SHAPES = {"digits": [1, 8, 8], "blobs": [64], "tokens": [20], "mnist-mini": [1, 28, 28]}
+IID = {"partition": "iid"}
+SHARDS = {"partition": "shards", "shards_per_client": 2}
+
+
+def skewed(alpha: float) -> dict[str, Any]:
+    return {"partition": "dirichlet", "alpha": alpha}
+
+
+SGD = {"learning_rate": 0.1}
+MOMENTUM = {"learning_rate": 0.02, "optimizer": "momentum"}
+PROBLEMS: dict[str, dict[str, Any]] = {
+    "digits-phones": problem("mlp", "digits", skewed(0.3), tree(12, 4, 2, up="1 Mbps", fed="1 Mbps"), SGD, 400),
+    "digits-iid": problem("mlp", "digits", IID, tree(12, 4, 1, up="2 Mbps", fed="1 Mbps"), SGD, 300),
+    "digits-shards": problem("mlp", "digits", SHARDS, tree(10, 5, 1, up="2 Mbps", fed="2 Mbps"), SGD, 800),
+    "digits-cnn": problem("small_cnn", "digits", skewed(0.1), tree(16, 4, 2, up="1 Mbps", fed="200 kbps"), SGD, 600),
+    "digits-fast-fed": problem(
+        "small_cnn", "digits", SHARDS, tree(8, 2, 1, up="500 kbps", fed="20 Mbps"), MOMENTUM, 500
+    ),
+    "digits-norm": problem("norm_cnn", "digits", skewed(0.5), tree(12, 3, 3, up="1 Mbps", fed="500 kbps"), MOMENTUM, 300),
+    "blobs-iid": problem("mlp", "blobs", IID, tree(30, 6, 2, up="5 Mbps", fed="500 kbps"), SGD, 400),
+    "blobs-skewed": problem("mlp", "blobs", skewed(0.1), tree(20, 5, 1, up="5 Mbps", fed="1 Mbps"), SGD, 600),
+    "blobs-momentum": problem("mlp", "blobs", skewed(0.3), tree(12, 4, 4, up="1 Mbps", fed="1 Mbps"), MOMENTUM, 400),
+    "tokens-shards": problem("token_net", "tokens", SHARDS, tree(12, 4, 2, up="2 Mbps", fed="500 kbps"), {"learning_rate": 0.3}, 600),
+    "tokens-iid": problem("token_net", "tokens", IID, tree(12, 4, 2, up="2 Mbps", fed="200 kbps"), {"learning_rate": 0.3}, 400),
+    "mnist-shards": problem("lenet5", "mnist-mini", SHARDS, tree(20, 5, 1, up="6 Mbps", fed="6 Mbps"), {"learning_rate": 0.05}, 400),
+    "mnist-iid": problem("lenet5", "mnist-mini", IID, tree(20, 5, 1, up="6 Mbps", fed="2 Mbps"), {"learning_rate": 0.05}, 300),
+}  # fmt: skip
+#: What a user would try first, in rounds from the devices up.
+SIMPLE = {"2": (2, 2, 2), "5-2-1": (5, 2, 1), "8-4-1": (8, 4, 1), "10": (10, 10, 10)}
+GRID = [(a, b, min(b, 4)) for a in (1, 2, 4, 8, 16) for b in (1, 4, 16)]
+SYNC, PLANNED = "sync", "planned"
+
+# ------------------------------------------------------------------------------------------------------- runs
+
+Curve = list[tuple[int, float, float]]
+
+
+def train(name: str, seed: int, overrides: dict[str, Any]) -> dict[str, Any]:
+    """Train a problem: the evaluations (round, simulated seconds, accuracy) and the plans."""
+    from hsfl.api import profile_model
+    from hsfl.engine.algorithm import Algorithm, DivergedError
+    from hsfl.records import PlanRecord
+    from hsfl.runs.preparing import prepare
+    from hsfl.scenario.scenario import scenario_from_dict
+
+    torch.set_num_threads(1)
+    raw = {"name": name, "seed": 0} | PROBLEMS[name]
+    scenario = scenario_from_dict(raw, name, FOLDER, profile_model).with_overrides({"training.seed": seed} | overrides)
+    prepared = prepare(scenario)
+    algorithm, backend = Algorithm(prepared.backend, prepared.task), prepared.backend
+    rounds, every = scenario.spec.stopping.rounds, scenario.spec.execution.evaluate_every
+    curve: Curve = [(0, 0.0, backend.evaluate()["accuracy"])]
+    plans = []
+    try:
+        for _ in range(0, rounds, every):
+            for record in algorithm.advance(every):
+                if isinstance(record, PlanRecord):
+                    plans.append([record.round, record.cuts, record.intervals])
+            curve.append((algorithm.round, algorithm.clock.time_s, backend.evaluate()["accuracy"]))
+    except DivergedError:
+        pass
+    return {"curve": curve, "plans": plans}
+
+
+def best_sync_cuts(name: str) -> list[int]:
+    """The cuts with the shortest round of full synchronisation."""
+    from hsfl.api import profile_model
+    from hsfl.planner.terms import Terms
+    from hsfl.scenario.scenario import scenario_from_dict
+    from hsfl.theory.latency import aggregation_latency, split_latency
+
+    problem = scenario_from_dict({"name": name} | PROBLEMS[name], name, FOLDER, profile_model).bare_problem
+    M, L = problem.system.num_tiers, problem.num_layers
+    cuts = np.array([(a, b) for a in range(1, L) for b in range(a + 1, L)])
+    assert M == 3
+    return cuts[np.argmin(split_latency(problem, cuts) + aggregation_latency(problem, cuts).sum(-1))].tolist()
+
+
+def fixed(name: str, intervals: tuple[int, ...]) -> dict[str, Any]:
+    tops = PROBLEMS[name]["tiers"][-1]["entities"]
+    chosen = [*intervals[:2], intervals[2] if tops > 1 else 1]
+    return {"strategy.name": "fixed", "strategy.cuts": best_sync_cuts(name), "strategy.intervals": chosen}
+
+
+def reached(curve: Curve, target: float, column: int = 1) -> float:
+    """When the mean of three evaluations first is at the target; infinite if never."""
+    for k in range(2, len(curve)):
+        if statistics.mean(point[2] for point in curve[k - 2 : k + 1]) >= target:
+            return curve[k][column]
+    return float("inf")
+
+
+def target_of(curves: list[Curve]) -> float:
+    """1.25 times the error with which full synchronisation ends."""
+    final = statistics.mean(statistics.mean(p[2] for p in curve[-5:]) for curve in curves)
+    return 1 - 1.25 * (1 - final)

@@ -1,0 +1,56 @@
+"""Watches training between plans, from average to average: intervals that do harm are shortened at once."""
+
+from __future__ import annotations
+
+from hsfl.problem.plan import Plan
+from hsfl.problem.problem import Problem
+from hsfl.records import GuardRecord
+from hsfl.theory.convergence import margin
+
+#: Plans leave at least half of the margin to progress where averaging is dear, and more elsewhere.
+LEAST_LEFT = 0.25
+#: How many times the lowest loss the loss may be; both are means over about `_MEMORY` rounds.
+MOST_LOSS = 1.5
+_MEMORY = 10
+
+
+class Guard:
+    """Has seen every round's loss; says at an average whether intervals are too long, and why."""
+
+    def __init__(self) -> None:
+        self.loss: float | None = None
+        self.lowest: float | None = None
+        self.alarm: str | None = None
+        """Why the intervals are to be shortened before the next round."""
+        self._rounds = 0
+
+    def see(self, loss: float) -> None:
+        """A round's mean loss."""
+        self._rounds += 1
+        self.loss = loss if self.loss is None else self.loss + (loss - self.loss) / min(self._rounds, _MEMORY)
+        if self._rounds >= _MEMORY:
+            self.lowest = self.loss if self.lowest is None else min(self.lowest, self.loss)
+
+    def look(self, problem: Problem, plan: Plan) -> None:
+        """After averages: raise the alarm where drift, as last seen, or the loss has grown too much."""
+        if all(interval == 1 for interval in plan.intervals):
+            return
+        whole = float(margin(problem, plan.cuts, (1,) * len(plan.intervals)))
+        left = float(margin(problem, plan.cuts, plan.intervals))
+        if left < LEAST_LEFT * whole:
+            self.alarm = f"the drift seen leaves {max(left / whole, 0.0):.0%} of the margin"
+        elif self.loss is not None and self.lowest is not None and self.loss > MOST_LOSS * self.lowest:
+            self.alarm = f"the loss rose from {self.lowest:.3g} to {self.loss:.3g}"
+            self.lowest = self.loss
+
+    def shortened(self, plan: Plan) -> Plan:
+        """The plan with its intervals halved; the alarm is over."""
+        self.alarm = None
+        return Plan(plan.cuts, tuple(max(1, interval // 2) for interval in plan.intervals))
+
+    def state(self) -> GuardRecord:
+        """The guard as a checkpoint holds it."""
+        return GuardRecord(loss=self.loss, lowest=self.lowest, alarm=self.alarm, rounds=self._rounds)
+
+    def restore(self, state: GuardRecord) -> None:
+        self.loss, self.lowest, self.alarm, self._rounds = state.loss, state.lowest, state.alarm, state.rounds
