@@ -10,11 +10,12 @@ import typer
 
 from hsfl import api, factory
 from hsfl.cli.common import (
+    CodeOption,
     DebugOption,
     ScenarioArgument,
     SetOption,
     app,
-    assignment,
+    overridden,
     show,
     toml_or_text,
     usable,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 def plan(
     scenario: ScenarioArgument,
     method: Annotated[str, typer.Option(help="exact: the proven optimum; bcd: the paper's Algorithm 2.")] = "exact",
+    code: CodeOption = None,
     set_: SetOption = None,
     allow_empty_tiers: Annotated[
         bool, typer.Option("--allow-empty-tiers", help="A tier above the devices may hold no layer and only relay.")
@@ -65,8 +67,7 @@ def plan(
     debug: DebugOption = False,
 ) -> None:
     """Find the best cuts and intervals for a scenario."""
-    overrides = dict(assignment(text, "--set") for text in set_ or [])
-    loaded = api.load_scenario(scenario, overrides)
+    loaded = api.load_scenario(scenario, overridden({}, code, set_))
     options = {
         "method": method,
         "allow_empty_tiers": allow_empty_tiers,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Discriminator, Field, PlainValidator, Tag
 
+from hsfl.problem.codes import GivenCodes, checked_codes
 from hsfl.problem.units import LARGEST, SMALLEST, parse
 from hsfl.scenario.quantity import Quantity, parse_quantity
 
@@ -16,6 +17,7 @@ Size = Annotated[Quantity, PlainValidator(partial(parse_quantity, kind="size"))]
 Positive = Annotated[float, Field(gt=0, ge=SMALLEST, le=LARGEST, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 Duration = Annotated[float, PlainValidator(partial(parse, kind="duration"))]
+Codes = Annotated[GivenCodes, PlainValidator(checked_codes)]
 PerLayer = Annotated[list[NotNegative], Field(min_length=1)]
 
 

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from hsfl.scenario.catalog import checked_shape
 from hsfl.scenario.field_types import (
+    Codes,
     Compute,
     Duration,
     Line,
@@ -250,6 +251,13 @@ class TierSection(_Section):
         None,
         description="The machine above each machine, counted from 0; default: even and contiguous.",
         examples=[[0, 0, 1, 1]],
+    )
+    code: Codes | None = Field(
+        None,
+        description="How what its links carry is written: fp32 (as it is), bf16, int8 or int4, for up and down also "
+        'int3 or int2; one for all its links, or a table of some: { up = "int4", down = "int8", average = "fp32" }, of '
+        "activations, gradients and averages. Default: fp32.",
+        examples=["int8"],
     )
 
 
