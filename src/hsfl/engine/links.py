@@ -75,10 +75,10 @@ class IntegerCodec(Codec):
 
     #: The least scale: levels of samples that are zero, or nearly, are finite too.
     _LEAST = 2.0**-120
-    #: Scales are cut to 16 bits, from a little above: exact ones stay what they are, whatever their division lost.
-    _ABOVE, _SIXTEEN_BITS = 1 + 2.0**-17, -(1 << 8)
+    #: Cuts a scale to 16 bits. One that had no more stays what it is: 1 / (2^b - 1) is rounded up in float32.
+    _SIXTEEN_BITS = -(1 << 8)
     #: Values are divided by a little less than the scale, so that both the least and the greatest level are reached.
-    _BELOW = 1 - 2.0**-15
+    _BELOW = 1 - 2.0**-16
     #: Added and taken off again it leaves the nearest whole number, as torch.round does, which on the CPU splits even
     #: small tensors over threads that then wait for each other.
     _WHOLE = 1.5 * 2.0**23
@@ -115,7 +115,7 @@ class IntegerCodec(Codec):
         within = tuple(range(1, x.dim()))
         low = (x.amin(within, keepdim=True) if within else x).clamp_max(0)
         high = (x.amax(within, keepdim=True) if within else x).clamp_min(0)
-        scale = high.sub_(low).mul_(self._ABOVE / self.steps).clamp_min_(self._LEAST)
+        scale = high.sub_(low).mul_(1 / self.steps).clamp_min_(self._LEAST)
         scale.view(torch.int32).bitwise_and_(self._SIXTEEN_BITS)
         step = scale * self._BELOW
         lowest = low.div_(step).round_()
