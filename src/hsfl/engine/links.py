@@ -75,16 +75,19 @@ class IntegerCodec(Codec):
 
     #: The least scale: levels of samples that are zero, or nearly, are finite too.
     _LEAST = 2.0**-120
-    #: Cuts a scale to 16 bits. One that had no more stays what it is: 1 / (2^b - 1) is rounded up in float32.
-    _SIXTEEN_BITS = -(1 << 8)
-    #: Values are divided by a little less than the scale, so that both the least and the greatest level are reached.
-    _BELOW = 1 - 2.0**-16
-    #: Added and taken off again it leaves the nearest whole number, as torch.round does, which on the CPU splits even
-    #: small tensors over threads that then wait for each other.
-    _WHOLE = 1.5 * 2.0**23
 
     def __init__(self, code: Code) -> None:
-        self.code, self.steps = code, 2.0**code.value_bits - 1
+        self.code = code
+        steps = 2**code.value_bits - 1
+        # Tensors, on the CPU for any device: torch would make one of a number in every call.
+        self._steps, self._per_step = _number(steps), _number(1 / steps)
+        # Cuts a scale to 16 bits. One that had no more stays what it is: 1 / (2^b - 1) is rounded up in float32.
+        self._sixteen_bits = torch.tensor(-(1 << 8), dtype=torch.int32)
+        # Values are divided by a little less than the scale, so that the least and the greatest level are both reached.
+        self._below = _number(1 - 2.0**-16)
+        # Added and taken off again it leaves the nearest whole number, as torch.round does, which on the CPU splits
+        # even small tensors over threads that then wait for each other.
+        self._whole = _number(1.5 * 2.0**23)
 
     def passed(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
@@ -115,11 +118,11 @@ class IntegerCodec(Codec):
         within = tuple(range(1, x.dim()))
         low = (x.amin(within, keepdim=True) if within else x).clamp_max(0)
         high = (x.amax(within, keepdim=True) if within else x).clamp_min(0)
-        scale = high.sub_(low).mul_(1 / self.steps).clamp_min_(self._LEAST)
-        scale.view(torch.int32).bitwise_and_(self._SIXTEEN_BITS)
-        step = scale * self._BELOW
+        scale = high.sub_(low).mul_(self._per_step).clamp_min_(self._LEAST)
+        scale.view(torch.int32).bitwise_and_(self._sixteen_bits)
+        step = scale * self._below
         lowest = low.div_(step).round_()
-        levels = torch.div(x, step).add_(self._WHOLE).sub_(self._WHOLE).clamp_max_(lowest + self.steps)
+        levels = torch.div(x, step).add_(self._whole).sub_(self._whole).clamp_max_(lowest + self._steps)
         return levels, scale, lowest
 
     def _packed(self, numbers: Bytes) -> Bytes:
@@ -132,6 +135,10 @@ class IntegerCodec(Codec):
         bits = np.unpackbits(packed, axis=-1, count=count * self.code.value_bits)
         bits = bits.reshape(len(packed), count, self.code.value_bits)
         return np.packbits(np.pad(bits, ((0, 0), (0, 0), (8 - self.code.value_bits, 0))), axis=-1)[..., 0]
+
+
+def _number(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float32)
 
 
 CODECS: dict[str, Codec] = {"fp32": Codec(), "bf16": HalfCodec()} | {
