@@ -355,6 +355,24 @@ def growth(device: str, blocks: int) -> str:
     )
 
 
+def links(device: str, blocks: int) -> str:
+    """Rounds whose links code what crosses the cuts, against the same round with plain links."""
+    rows = []
+    for precision in ("tf32", "bf16") if device == "cuda" else ("fp32",):
+        free()
+        setting, crossing = Setting(device), ("fp32", "bf16", "int8", "int4")
+        codes = {code: [{"up": code, "down": code}] * 2 + ["fp32"] for code in crossing}
+        works = {code: setting.stacked(CUTS[device], precision, codes=given) for code, given in codes.items()}
+        times = timed(works, device, blocks)
+        against = [f"**{ratio(times[code], times['fp32']):.2f}**" for code in crossing[1:]]
+        rows.append((precision, *against, f"{statistics.median(times['fp32']):.2f} ms"))
+    head = ("precision", *(f"{code} / plain" for code in crossing[1:]), "plain")
+    return (
+        f"## Coded links\n\n{MODEL[device]}, 20 clients, 5 edges, batch 16, cuts {CUTS[device]}, up and down alike.\n\n"
+        + table(head, rows)
+    )
+
+
 def random_images() -> tuple[torch.Tensor, ...]:
     """Data of CIFAR-10's size and shape, as a data factory of `whole`."""
     return (
@@ -442,6 +460,7 @@ SECTIONS: dict[str, Callable[[str, int], str]] = {
     "ratios": ratios,
     "cuts": cuts,
     "growth": growth,
+    "links": links,
     "whole": whole,
 }
 

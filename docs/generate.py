@@ -77,9 +77,10 @@ COLUMNS = {
     "name": "The layer's name, for tables.",
     "forward_flops": "FLOPs of the forward pass, for one sample.",
     "backward_flops": "FLOPs of the backward pass, for one sample.",
-    "activation_bits": "Size of the layer's output, for one sample: what a cut after this layer sends up.",
-    "gradient_bits": "Size of the gradient of that output, for one sample: what such a cut sends down.",
+    "activation_bits": "Size of the layer's output, for one sample: what a cut after this layer sends up, unless the tier has a `code`.",
+    "gradient_bits": "Size of the gradient of that output, for one sample: what such a cut sends down, likewise.",
     "parameter_bits": "Size of what averaging moves: parameters and persistent buffers.",
+    "buffer_bits": "The part of `parameter_bits` that is persistent buffers, which averages move as they are, whatever their code. None when absent.",
     "optimizer_bits": "Size of the optimiser's state. If the whole column is 0, `training.optimizer` decides.",
     "gradient_variance": "`sigma_l^2`, the variance of the layer's mini-batch gradient.",
     "gradient_second_moment": "`G_l^2`, the mean squared norm of the layer's mini-batch gradient.",
@@ -174,9 +175,9 @@ hsfl profile my_package.my_module:make_model --input 3,32,32 --csv mine.csv
 |---|---|---|
 {rows}
 
-The last three are the defaults of the lists of the same name in `[convergence]`. `hsfl profile` does not measure them. A model needs at least as many layers as there are tiers.
+The last three are the defaults of the lists of the same name in `[convergence]`. `hsfl profile` measures all but these. A model needs at least as many layers as there are tiers.
 
-Built-in models, with the shape of one sample that they take by default: {shapes}. Profiles for {shipped} come with hsfl, all three optional columns included; another `input_shape`, or a `factory`, is measured on the spot, which needs torch."""
+Built-in models, with the shape of one sample that they take by default: {shapes}. Profiles for {shipped} come with hsfl, these three columns included; another `input_shape`, or a `factory`, is measured on the spot, which needs torch."""
 
 
 def overrides() -> str:
@@ -191,6 +192,8 @@ def overrides() -> str:
 | `training.batch_size` | a field of a section |
 | `tiers.device.uplink` | a field of a tier, by the tier's name |
 | `tiers.1.uplink` | the same by its position, from 1, the devices; a tier's name goes before a position |
+| `tiers.*.code` | the field in every tier |
+| `tiers.device.code.up` | an entry of a table |
 
 A value is read as TOML; what is not TOML is taken as text, so `20 Mbps` needs no quotes of its own. Lists and distributions need the shell's quotes:
 
@@ -198,6 +201,7 @@ A value is read as TOML; what is not TOML is taken as text, so `20 Mbps` needs n
 hsfl plan paper --set "tiers.device.uplink=20 Mbps" --set training.batch_size=32
 hsfl plan paper --set 'tiers.device.compute={ normal = ["0.5 TFLOPS", "0.1 TFLOPS"] }'
 hsfl plan paper --sweep "tiers.device.uplink=20 Mbps,40 Mbps,80 Mbps"
+hsfl plan paper --sweep "tiers.*.code=fp32,bf16,int8,int4"
 ```
 
 Some fields exclude each other. Setting one of `model.name`, `model.profile` and `model.factory` removes the others; setting `convergence.target` removes `rounds` and `slack`, and setting either of these removes `target`. A sweep splits its values at commas, so they cannot be lists."""

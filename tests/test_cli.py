@@ -221,6 +221,16 @@ def test_set_displaces_the_alternative(command, small):
     assert found["rounds"] == hsfl.plan(hsfl.load_scenario(small, {"convergence.target": 2.5})).evaluation.rounds
 
 
+def test_code_is_that_of_every_tier_unless_set(command, small):
+    found = read(command, "plan", small, "--code", "int8", "--set", "tiers.edge.code=bf16")
+    codes = {"tiers.device.code": "int8", "tiers.edge.code": "bf16"}
+    assert found["objective_s"] == hsfl.plan(hsfl.load_scenario(small, codes)).objective_s
+    assert found["objective_s"] < read(command, "plan", small)["objective_s"]
+    ended = command("plan", small, "--code", "int5")
+    assert ended.code == 2 and 'tiers.device.code = "int5": no such code' in ended.err
+    assert command("plan", small, "--code", "int4").out.count("int4") == 2
+
+
 def test_allow_empty_tiers(command, tmp_path):
     """An edge much slower than the devices is best left to relay."""
     path = write(tmp_path, changed({"tiers.1.compute": "1 MFLOPS"}), "slow-edge.toml")

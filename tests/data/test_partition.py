@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hsfl.data.partition import label_counts, partition
 from hsfl.errors import ScenarioError
-from hsfl.scenario.schema import DataSection
+from hsfl.scenario.training_sections import DataSection
 
 LABELS = np.random.default_rng(0).integers(0, 10, 6000)
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import hsfl
+from hsfl.engine.links import CODECS
 from hsfl.errors import HsflError
 from hsfl.models import build, chain
 
@@ -282,3 +283,70 @@ def test_wrong_arguments_are_one_sentence(change: dict, said: str) -> None:
     with pytest.raises(HsflError) as caught:
         hsfl.backend(**(arguments | change))
     assert said in str(caught.value)
+
+
+def mlp() -> tuple[list[nn.Module], torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    sizes = [(6, 9), (9, 8), (8, 7)]
+    chosen = [nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in sizes]
+    return [*chosen, nn.Linear(7, CLASSES)], torch.randn(4, BATCH, 6), torch.randint(0, CLASSES, (4, BATCH))
+
+
+def images() -> tuple[list[nn.Module], torch.Tensor, torch.Tensor]:
+    return (layers("batch", 0.2), *batch(np.random.default_rng(0), 4))
+
+
+def tokens() -> tuple[list[nn.Module], torch.Tensor, torch.Tensor]:
+    model, inputs = build("gpt", (12,)), torch.randint(0, 256, (4, BATCH, 12))
+    return list(chain(model, inputs[0])), inputs, torch.randint(0, 256, (4, BATCH, 12))
+
+
+@pytest.mark.parametrize("model", [mlp, images, tokens])
+@pytest.mark.parametrize("codes", [("int8", "int4"), ("int4", "bf16"), ("int2", "int3")])
+def test_coded_links_train_alike(model, codes: tuple[str, str], tmp_path) -> None:
+    """What crosses the cuts is coded by sample; cuts move, and a saved state goes on in the other backend."""
+    parts, inputs, targets = model()
+    hosts, up, down = [[0, 1, 2, 3], [0, 1, 0, 1], [0, 0, 0, 0]], *codes
+    written = [{"up": up, "down": down}, {"up": down, "down": up}, "fp32"]
+
+    def made(kind: str, **options) -> hsfl.engine.Backend:
+        given = {"dtype": torch.float64, "seed": 2} | options
+        return hsfl.backend(kind, parts, hosts, (1, 2), OPTIMIZERS["momentum"], **given)
+
+    both = [made(kind, codes=written) for kind in ("reference", "stacked")]
+    plain = made("stacked")
+    for t in range(6):
+        ours, theirs, others = (backend.step(inputs, targets) for backend in (*both, plain))
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
+        assert (ours - others).abs().max() > 1e-9
+        if t == 1:
+            for backend in both:
+                backend.average(0)
+                backend.move((2, 2) if model is mlp else (2, 3))  # a tier that relays codes what it passes on
+        if t == 3:
+            for backend in both:
+                backend.save(tmp_path / type(backend).__name__)
+            for backend, other in zip(both, reversed(both), strict=True):
+                backend.load(tmp_path / type(other).__name__)
+    assert_same_state(*both)
+
+
+@pytest.mark.parametrize("kind", ["reference", "stacked"])
+def test_a_coded_round_by_hand(kind: str) -> None:
+    """One step of SGD on what arrives: activations up and gradients down, each through its codec."""
+    torch.manual_seed(1)
+    below, above = nn.Linear(5, 6).double(), nn.Linear(6, CLASSES).double()
+    inputs, targets = torch.randn(2, BATCH, 5, dtype=torch.float64), torch.randint(0, CLASSES, (2, BATCH))
+    codes = [{"up": "int3", "down": "int4"}, "fp32"]
+    backend = hsfl.backend(
+        kind, [below, above], [[0, 1], [0, 0]], (1,), OPTIMIZERS["sgd"], codes=codes, dtype=torch.float64
+    )
+    backend.step(inputs, targets)
+    for client in range(2):
+        sent = below(inputs[client])
+        arrived = CODECS["int3"].passed(sent).requires_grad_()
+        loss = nn.functional.cross_entropy(above(arrived), targets[client])
+        (gradient,) = torch.autograd.grad(loss, arrived)
+        (weight,) = torch.autograd.grad(sent, [below.weight], CODECS["int4"].passed(gradient))
+        stepped = below.weight - 0.1 * weight
+        torch.testing.assert_close(backend.client_state(client)["0.weight"], stepped, rtol=0, atol=1e-12)

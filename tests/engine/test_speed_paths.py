@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -247,8 +248,9 @@ def largest_difference(device: str) -> dict[str, float]:
         ("momentum", "batch", 0.2, "corrected"),
         ("sgd", "group", 0.0, "corrected"),
     ]
-    for dtype, (seed, (rule, norm, dropout, averaging)) in itertools.product(
-        (torch.float64, torch.float32), enumerate(cases)
+    # In float32 a value may lie on either side of a step of a code, so coded links are compared in float64.
+    for (dtype, code), (seed, (rule, norm, dropout, averaging)) in itertools.product(
+        ((torch.float64, "fp32"), (torch.float64, "int4"), (torch.float32, "fp32")), enumerate(cases)
     ):
         rng = np.random.default_rng(seed)
         tiers, clients = int(rng.integers(2, 5)), int(rng.integers(4, 8))
@@ -256,6 +258,7 @@ def largest_difference(device: str) -> dict[str, float]:
         cuts = [sorted(map(int, rng.integers(1, 6, tiers - 1))) for _ in range(3)]
         common = {"cuts": cuts[0], "hosts": hosts, "rule": rule, "norm": norm, "dropout": dropout, "dtype": dtype}
         common["averaging"] = averaging
+        common["codes"] = [{"up": code, "down": code}] * (tiers - 1) + ["fp32"]
         both = [make("reference", **common), make("stacked", **common, device=device)]
         worst = 0.0
         for t in range(6):
@@ -268,7 +271,8 @@ def largest_difference(device: str) -> dict[str, float]:
             states = [everything(backend) for backend in both]
             pairs = [(losses[0], losses[1]), *((value, states[1][key]) for key, value in states[0].items())]
             worst = max(worst, *(float((a.cpu() - b.cpu()).abs().max()) for a, b in pairs))
-        found[f"{str(dtype).removeprefix('torch.')}, {rule}, norm {norm}, dropout {dropout}, {averaging}"] = worst
+        links = f"links {code}, {averaging} averages"
+        found[f"{str(dtype).removeprefix('torch.')}, {links}, {rule}, norm {norm}, dropout {dropout}"] = worst
     return found
 
 
@@ -287,7 +291,9 @@ def test_recording_trains_nothing(rule: str, averaging: str) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            captured, eager = (make(rule=rule, averaging=averaging, device="cuda", capture=c) for c in (None, False))
+            codes = [{"up": "int4", "down": "int8"}, {"up": "bf16"}, "fp32"]
+            given: dict[str, Any] = {"rule": rule, "averaging": averaging, "device": "cuda", "codes": codes}
+            captured, eager = (make(**given, capture=c) for c in (None, False))
             for t, draw in enumerate(data.drawn):
                 if t == 3:
                     captured._recorded.clear()

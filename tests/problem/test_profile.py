@@ -20,12 +20,15 @@ from hsfl.scenario.catalog import CATALOG
 
 HEADER = "name,forward_flops,backward_flops,activation_bits,gradient_bits,parameter_bits,optimizer_bits"
 GOOD = f"{HEADER}\nconv,10,20,30,40,50,0\nfc,1,2,3,4,5,0\n"
+STATISTICS = ("gradient_variance", "gradient_second_moment", "gradient_dissimilarity")
 NUMBERS = st.floats(0, 1e24) | st.integers(0, 2**60).map(float)
 
 
 def make(layers: int, optional: tuple[str, ...] = ()) -> LayerProfile:
     rng = np.random.default_rng(layers)
     columns = {c: rng.uniform(0, 1e9, layers) for c in (*REQUIRED_COLUMNS, *optional)}
+    if "buffer_bits" in columns:
+        columns["buffer_bits"] = columns["parameter_bits"] / 3
     return LayerProfile(tuple(f"layer{i + 1}" for i in range(layers)), **columns)
 
 
@@ -36,7 +39,7 @@ def same(a: LayerProfile, b: LayerProfile) -> bool:
 
 def test_the_columns_are_those_of_the_documentation():
     assert ",".join(("name", *REQUIRED_COLUMNS)) == HEADER
-    assert OPTIONAL_COLUMNS == ("gradient_variance", "gradient_second_moment", "gradient_dissimilarity")
+    assert ("buffer_bits", *STATISTICS) == OPTIONAL_COLUMNS
 
 
 @pytest.mark.parametrize("count", range(len(OPTIONAL_COLUMNS) + 1))
@@ -69,7 +72,7 @@ def test_shipped_profiles_survive(path, tmp_path):
     profile = LayerProfile.from_csv(path)
     assert len(profile) >= 5
     assert (profile.activation_bits > 0).all() and (profile.parameter_bits > 0).all()
-    assert all(getattr(profile, c) is not None for c in OPTIONAL_COLUMNS)
+    assert all(getattr(profile, c) is not None for c in STATISTICS)
     copy = tmp_path / "copy.csv"
     copy.write_text(profile.to_csv(), encoding="utf-8")
     assert same(LayerProfile.from_csv(copy), profile)
@@ -104,6 +107,10 @@ BAD = {
     "unknown column": (
         f"{HEADER},colour\nconv,1,1,1,1,1,1,red\n",
         ["unknown column colour", "known are", "gradient_variance"],
+    ),
+    "more buffers than parameters": (
+        f"{HEADER},buffer_bits\nconv,10,20,30,40,50,0,50\nfc,1,2,3,4,5,0,6\n",
+        ["layer 2", "column buffer_bits: 6 is more than its parameter_bits, 5"],
     ),
     "column twice": (f"{HEADER},forward_flops\nconv,1,1,1,1,1,1,1\n", ["twice"]),
     "not a number": (GOOD.replace("40", "many"), ["layer 1", "gradient_bits", "'many'", "number"]),

@@ -63,6 +63,16 @@ def test_plans_break_no_word(name):
     check(tables.sweep_table("x", points, [tier.name for tier in scenario.spec.tiers]))
 
 
+def test_plans_say_how_links_are_coded():
+    scenario = hsfl.load_scenario("paper", {"tiers.device.code": {"up": "int4"}, "tiers.edge.code": "int8"})
+    report = tables.plan_report(scenario.problem, hsfl.plan(scenario))
+    check(report)
+    (grid,) = (grid for grid in grids(report) if grid.header[0] == "tier")
+    assert [row[-1] for row in grid.rows] == ["↑ int4, ↓ fp32, average fp32", "int8", ""]
+    plain = hsfl.load_scenario("paper")
+    assert "links" not in printed(tables.plan_report(plain.problem, hsfl.plan(plain)))
+
+
 def test_long_names_break_no_word(tmp_path):
     names = {f"tiers.{m}.name": f"{LONG}-{m}" for m in range(3)}
     path = write(tmp_path, changed({**names, "tiers.0.memory": "123 MB", "tiers.1.memory": "1.234 GB"}))

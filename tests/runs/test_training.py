@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 
 import hsfl
 from hsfl.report.live import LiveLine
+from hsfl.report.page import what_you_see
 from hsfl.runs.estimating import write_constants
 from hsfl.runs.preparing import prepare
 from hsfl.runs.stopping import ended, is_converged, round_limit
@@ -104,6 +105,28 @@ def test_checkpoints_hold_no_code(tiny, tmp_path):
         if path.is_file():
             data = path.read_bytes()
             assert not data.startswith((b"\x80", b"PK")), f"{path} is a pickle or an archive"
+
+
+def test_coded_links_are_trained_timed_and_counted(command, tiny, tmp_path):
+    """Cuts after 24 and 4 values, batches of 2: what a round sends, by hand; a resumed run counts on."""
+    codes = {"tiers.0.code": {"up": "int4", "down": "int8"}, "tiers.1.code": {"up": "bf16"}}
+    changes = FIXED | STILL | {"stopping.rounds": 6}
+    plain, coded = (hsfl.train(tiny(changes | c), out=tmp_path / n) for n, c in (("plain", {}), ("coded", codes)))
+    samples = 6 * 4 * 2
+    each = {"device.up": 12 + 8, "device.down": 24 + 8, "edge.up": 4 * 2, "edge.down": 4 * 4}
+    assert {link: coded.metrics[-1].bytes[link] for link in each} == {k: samples * v for k, v in each.items()}
+    fed = ("device.fed_up", "edge.fed_down")
+    assert all(coded.metrics[-1].bytes[link] == plain.metrics[-1].bytes[link] > 0 for link in fed)
+    assert coded.metrics[-1].time_s < plain.metrics[-1].time_s
+    assert coded.metrics[-1].loss != plain.metrics[-1].loss
+    text = coded.scenario_text
+    assert 'code = { up = "int4", down = "int8" }' in text and "(links: up int4, down int8)" in what_you_see([coded])
+    half = hsfl.train(tiny(changes | codes | {"stopping.rounds": 3}), out=tmp_path / "half")
+    again = command("train", "--resume", half.folder, "--rounds", 6)
+    assert again.code == 0, again.err
+    assert hsfl.Run.load(half.folder).metrics == coded.metrics
+    refused = command("train", "--resume", half.folder, "--rounds", 9, "--code", "bf16")
+    assert refused.code == 2 and "code" in refused.err and refused.err.count("\n") == 1
 
 
 # --- the end ---

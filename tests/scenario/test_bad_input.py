@@ -168,6 +168,34 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"tiers": [{**SMALL["tiers"][0], "name": f"t{i}"} for i in range(5)] + SMALL["tiers"][2:]},
         ["5 layers for 6 tiers", "at least one layer"],
     ),
+    # codes of links
+    "unknown code": (
+        {"tiers.0.code": "int5"},
+        ['tiers.device.code = "int5": no such code', "known are fp32, bf16, int8"],
+    ),
+    "number for a code": ({"tiers.0.code": 4}, ["tiers.device.code = 4", "write one for all links", '"int4"']),
+    "no codes": ({"tiers.0.code": {}}, ["tiers.device.code = {", "write one for all links"]),
+    "unknown link": ({"tiers.0.code": {"upp": "int4"}}, ["tiers.device.code", "unknown link 'upp' (did you mean up?)"]),
+    "unknown code of a link": (
+        {"tiers.0.code": {"up": 4}},
+        ["tiers.device.code", "4 is no code of up; known are fp32"],
+    ),
+    "code that averages do not know": (
+        {"tiers.0.code": {"average": "int3"}},
+        ["tiers.device.code", "'int3' is no code of average; known are fp32, bf16, int8, int4"],
+    ),
+    "one code that averages do not know": (
+        {"tiers.0.code": "int2"},
+        ['tiers.device.code = "int2": averages know only fp32', '{ up = "int2", down = "int2", average = "int8" }'],
+    ),
+    "code of a link that the top has not": (
+        {"tiers.2.code": {"up": "int8"}},
+        ['tiers.cloud.code.up = "int8": the tier has no machine above it; remove it'],
+    ),
+    "code of averages of one machine": (
+        {"tiers.2.code": {"average": "int8"}},
+        ['tiers.cloud.code.average = "int8": the tier has one machine, so nothing is averaged; remove it'],
+    ),
     # training and convergence
     "unknown optimizer": ({"training.optimizer": "adagrad"}, ['training.optimizer = "adagrad"', "'adam' or 'adamw'"]),
     "unknown averaging": (

@@ -423,6 +423,34 @@ def test_a_tier_called_like_a_number_goes_before_the_number(tmp_path):
     assert scenario.with_overrides({"tiers.1.compute": 5.0}).raw["tiers"][2]["compute"] == 5.0
 
 
+def written(scenario):
+    codes = [tier.codes for tier in scenario.problem.system.tiers]
+    return [(c.up.name, c.down.name, c.average.name) for c in codes]
+
+
+def test_codes_of_links(tmp_path):
+    plain = ("fp32", "fp32", "fp32")
+    assert written(load(tmp_path)) == [plain] * 3
+    some = load(tmp_path, {"tiers.0.code": {"up": "int4", "average": "bf16"}, "tiers.1.code": "int8"})
+    assert written(some) == [("int4", "fp32", "bf16"), ("int8", "int8", "int8"), plain]
+    two = {"entities": 2, "fed_uplink": "1 Gbps", "fed_downlink": "1 Gbps"}
+    top = load(tmp_path, {f"tiers.2.{key}": value for key, value in two.items()} | {"tiers.2.code": "int4"})
+    assert written(top) == [plain, plain, ("fp32", "fp32", "int4")]
+    alone = load(tmp_path, {"tiers.1.entities": 1, "tiers.1.code": "int3"})
+    assert written(alone)[1] == ("int3", "int3", "fp32")
+
+
+def test_codes_are_overridden_for_a_link_a_tier_or_all_tiers(tmp_path):
+    scenario = load(tmp_path, {"tiers.0.code": {"down": "int8"}})
+    moved = scenario.with_overrides({"tiers.device.code.up": "int4"})
+    assert written(moved)[0] == ("int4", "int8", "fp32")
+    every = scenario.with_overrides({"tiers.*.code": "bf16"})
+    assert written(every) == [("bf16",) * 3, ("bf16",) * 3, ("fp32",) * 3]
+    assert [tier["code"] for tier in every.raw["tiers"]] == ["bf16"] * 3
+    assert "code" not in every.with_overrides({"tiers.*.code": None}).raw["tiers"][0]
+    assert hsfl.plan(every).objective_s < hsfl.plan(scenario).objective_s
+
+
 def test_an_override_displaces_its_alternative(tmp_path):
     scenario = load(tmp_path)
     by_target = scenario.with_overrides({"convergence.target": 0.75})
@@ -446,6 +474,9 @@ def test_an_override_displaces_its_alternative(tmp_path):
         ("tiers.0.uplink", 1, "no tier '0'"),
         ("tiers.4.uplink", 1, "no tier '4'"),
         ("tiers.device", 1, "name a tier and a field"),
+        ("tiers.*", 1, "name a tier and a field"),
+        ("tiers.*.uplnk", 1, "unknown field tiers.device.uplnk (did you mean uplink"),
+        ("tiers.*.code", "int5", 'tiers.device.code = "int5": no such code'),
         ("tiers.device.uplnk", 1, "unknown field tiers.device.uplnk (did you mean uplink"),
         ("training.batch_size.x", 1, "training.batch_size is a value, not a section"),
         ("training.batch_size", 0, "training.batch_size = 0"),

@@ -7,13 +7,14 @@ import os
 import sys
 import tomllib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hsfl.errors import HsflError, printable
+from hsfl.scenario.overrides import EVERY
 from hsfl.version import __version__
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ SetOption = Annotated[
 ]
 AveragingOption = Annotated[
     str | None, typer.Option("--averaging", help="What an average does: plain, or corrected for each machine's pull.")
+]
+CodeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="How every link writes what it carries: fp32, bf16, int8 or int4 (tiers.TIER.code of all tiers)."
+    ),
 ]
 DebugOption = Annotated[
     bool, typer.Option("--debug", help="Show the whole traceback of whatever ends the command early.")
@@ -104,6 +111,13 @@ class _Printable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         for segment in console.render(self._renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
+
+
+def overridden(given: Mapping[str, Any], code: str | None, set_: list[str] | None) -> dict[str, Any]:
+    """The fields that options replace: those that are given, --code, and --set, which goes last."""
+    fields = {**given, f"tiers.{EVERY}.code": code}
+    found = {field: value for field, value in fields.items() if value is not None}
+    return found | dict(assignment(text, "--set") for text in set_ or [])
 
 
 def assignment(text: str, option: str) -> tuple[str, Any]:

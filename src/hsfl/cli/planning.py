@@ -11,11 +11,12 @@ import typer
 from hsfl import api, factory
 from hsfl.cli.common import (
     AveragingOption,
+    CodeOption,
     DebugOption,
     ScenarioArgument,
     SetOption,
     app,
-    assignment,
+    overridden,
     show,
     toml_or_text,
     usable,
@@ -39,6 +40,7 @@ def plan(
     scenario: ScenarioArgument,
     method: Annotated[str, typer.Option(help="exact: the proven optimum; bcd: the paper's Algorithm 2.")] = "exact",
     averaging: AveragingOption = None,
+    code: CodeOption = None,
     set_: SetOption = None,
     allow_empty_tiers: Annotated[
         bool, typer.Option("--allow-empty-tiers", help="A tier above the devices may hold no layer and only relay.")
@@ -67,9 +69,8 @@ def plan(
     debug: DebugOption = False,
 ) -> None:
     """Find the best cuts and intervals for a scenario."""
-    overrides = {} if averaging is None else {"training.averaging": averaging}
-    overrides |= dict(assignment(text, "--set") for text in set_ or [])
-    loaded = api.load_scenario(scenario, overrides)
+    fields = {} if averaging is None else {"training.averaging": averaging}
+    loaded = api.load_scenario(scenario, overridden(fields, code, set_))
     options = {
         "method": method,
         "allow_empty_tiers": allow_empty_tiers,

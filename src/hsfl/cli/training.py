@@ -14,11 +14,12 @@ import typer
 from hsfl import api
 from hsfl.cli.common import (
     AveragingOption,
+    CodeOption,
     DebugOption,
     ScenarioArgument,
     SetOption,
     app,
-    assignment,
+    overridden,
     say,
     show,
     usable,
@@ -78,6 +79,7 @@ def train(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, tf32 (CUDA only) or bf16.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, partition and mini-batches.")] = None,
+    code: CodeOption = None,
     set_: SetOption = None,
     data: DataOption = None,
     out: Annotated[
@@ -110,8 +112,7 @@ def train(
         "execution.precision": precision,
         "training.seed": seed,
     }
-    overrides = {field: value for field, value in given.items() if value is not None}
-    overrides |= dict(assignment(text, "--set") for text in set_ or [])
+    overrides = overridden(given, code, set_)
     if resume is None and scenario is None:
         raise HsflError("name a scenario to train (hsfl scenarios), or a run to go on with: --resume DIR")
     if resume is not None and out is not None:
@@ -174,8 +175,7 @@ def estimate(
     debug: DebugOption = False,
 ) -> None:
     """Measure the constants of the convergence bound for a scenario's model and data."""
-    overrides = dict(assignment(text, "--set") for text in set_ or [])
-    loaded = api.load_scenario(scenario, overrides)
+    loaded = api.load_scenario(scenario, overridden({}, None, set_))
     if write and loaded.folder is None:
         raise HsflError(f"{scenario}: built in, so it stays as it is; hsfl init FILE --from {scenario} makes your own")
     constants = api.estimate(loaded, rounds=rounds, batches=batches, data=data)

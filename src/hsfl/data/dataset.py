@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from hsfl.data import official_files, own_data
 from hsfl.errors import ScenarioError
-from hsfl.scenario.schema import DataSection
+from hsfl.scenario.training_sections import DataSection
 
 
 @dataclass(frozen=True, eq=False)

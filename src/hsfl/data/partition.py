@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from hsfl.errors import ScenarioError
 from hsfl.files import MAX_CSV, read_text
-from hsfl.scenario.schema import DataSection
+from hsfl.scenario.training_sections import DataSection
 
 Indices = npt.NDArray[np.int64]
 

@@ -20,7 +20,7 @@ from hsfl.engine import saving
 from hsfl.engine.averaging import AveragingRule, averaging_rule
 from hsfl.engine.checks import checked_batch, checked_dtype, checked_layers
 from hsfl.engine.entity import State
-from hsfl.engine.links import Link
+from hsfl.engine.links import links
 from hsfl.engine.losses import Loss, correct, cross_entropy
 from hsfl.engine.optimizer import Optimizer
 from hsfl.engine.per_client import with_clients
@@ -29,7 +29,7 @@ from hsfl.engine.probe import Measurement, VirtualModel, measure
 from hsfl.engine.running import run_layer
 from hsfl.engine.training_data import Batch, TrainingData
 from hsfl.errors import HsflError, ScenarioError
-from hsfl.problem.codes import PLAIN, LinkCodes
+from hsfl.problem.codes import GivenCodes, LinkCodes
 from hsfl.problem.topology import Topology, tier_layers, tier_of
 
 #: Rounds whose mini-batches are drawn at once.
@@ -55,7 +55,7 @@ class Backend(ABC):
         data: TrainingData | None = None,
         loss: Loss = cross_entropy,
         averaging: str | AveragingRule = "plain",
-        codes: Sequence[LinkCodes] | None = None,
+        codes: str | Sequence[LinkCodes | GivenCodes] | None = None,
         dtype: torch.dtype | str = torch.float32,
         device: str | torch.device = "cpu",
         precision: str = "fp32",
@@ -65,7 +65,8 @@ class Backend(ABC):
         """The model's layers on every entity of the tree `hosts`, cut at `cuts`.
 
         `data` is what `train_round`, `probe` and `evaluate` work on; without it, `step` and `evaluate` are given data.
-        `averaging` is the rule of averages, `codes` how each tier writes what it sends (default: as it is).
+        `averaging` is the rule of averages. `codes` is how what crosses links is written: one code for all of them, or
+        for each tier what `tiers.TIER.code` of a scenario takes (default: as it is).
         `precision` is that of products in float32: "tf32" matters on CUDA only. `seed` is dropout's. `capture` asks for
         a whole round as one CUDA graph, where the backend can (None: yes); elsewhere it is ignored.
         """
@@ -74,7 +75,7 @@ class Backend(ABC):
         self.topology = Topology.from_hosts(hosts)
         self.optimizer = Optimizer.from_settings(optimizer)
         self.averaging = averaging_rule(averaging, self.optimizer)
-        self.links = [Link.from_codes(code) for code in codes or [PLAIN] * self.num_tiers]
+        self.links = links(codes, self.topology)
         self.data, self.loss, self.seed, self.round = data, loss, int(seed), 0
         self.device, self.dtype, self.precision = torch.device(device), checked_dtype(dtype), precision
         self.capture = capture

@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -52,10 +53,12 @@ def profile(model: nn.Module, input_shape: tuple[int, ...], optimizer: str = "sg
                     _bits(output) / _BATCH if output.requires_grad else 0,
                     sum(map(_bits, state.values())),
                     copies * sum(_bits(p) for p in layer.parameters() if p.requires_grad),
+                    sum(_bits(t) for t in state.values() if not isinstance(t, nn.Parameter)),
                 )
             )
     names = tuple(name for name, _ in layers.named_children())
-    return LayerProfile(names, *np.array(rows, dtype=np.float64).T)
+    *costs, buffers = np.array(rows, dtype=np.float64).T
+    return replace(LayerProfile(names, *costs), buffer_bits=buffers if buffers.any() else None)
 
 
 def time_layers(

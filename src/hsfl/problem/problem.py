@@ -88,24 +88,26 @@ class Problem:
     @cached_property
     def uplink_bits(self) -> FloatArray:
         """(M-1, L): what each tier sends up for one sample, if the layer is its last: the activation, coded."""
-        return self._sent([tier.codes.up for tier in self.system.tiers[:-1]], self.profile.activation_bits)
+        codes = [tier.codes.up for tier in self.system.tiers[:-1]]
+        return np.stack([code.crossing_bits(self.profile.activation_bits) for code in codes])
 
     @cached_property
     def downlink_bits(self) -> FloatArray:
         """(M-1, L): what comes down to each tier for one sample, if the layer is its last: the gradient, coded."""
-        return self._sent([tier.codes.down for tier in self.system.tiers[:-1]], self.profile.gradient_bits)
+        codes = [tier.codes.down for tier in self.system.tiers[:-1]]
+        return np.stack([code.crossing_bits(self.profile.gradient_bits) for code in codes])
 
     @cached_property
     def averaged_bits(self) -> FloatArray:
-        """(M, L+1): what an average moves of the first l layers in each tier, coded: parameters, and optimiser state
-        if that is averaged too."""
-        profile = self.profile
-        moved = profile.parameter_bits + (profile.optimizer_bits if self.average_optimizer else 0.0)
-        return cumulative(self._sent([tier.codes.average for tier in self.system.tiers], moved))
+        """(M, L+1): what an average moves of the first l layers in each tier: parameters, and optimiser state if that
+        is averaged too, coded; buffers as they are."""
+        return cumulative(np.stack([self._averaged(tier.codes.average) for tier in self.system.tiers]))
 
-    @staticmethod
-    def _sent(codes: list[Code], held_bits: FloatArray) -> FloatArray:
-        return np.stack([code.sent_bits(held_bits) for code in codes])
+    def _averaged(self, code: Code) -> FloatArray:
+        profile = self.profile
+        buffers: FloatArray | float = 0.0 if profile.buffer_bits is None else profile.buffer_bits
+        state = code.averaged_bits(profile.optimizer_bits) if self.average_optimizer else 0.0
+        return code.averaged_bits(profile.parameter_bits - buffers) + buffers + state
 
     @cached_property
     def client_memory_bits(self) -> FloatArray:

@@ -52,6 +52,8 @@ class LayerProfile:
     """Size of what averaging moves: parameters and persistent buffers (delta, not cumulative)."""
     optimizer_bits: FloatArray
     """Size of the optimiser's state."""
+    buffer_bits: FloatArray | None = None
+    """Size of the persistent buffers among `parameter_bits`, which no code shortens; None: there are none."""
     gradient_variance: FloatArray | None = None
     """sigma_l^2."""
     gradient_second_moment: FloatArray | None = None
@@ -125,6 +127,12 @@ class LayerProfile:
                     names.append(cell)
                 else:
                     values[column].append(_parse_cell(cell, source, number, column))
+        for number, part in enumerate(values.get("buffer_bits", [])):
+            if part > (whole := values["parameter_bits"][number]):
+                raise ScenarioError(
+                    f"{source}: layer {number + 1}, column buffer_bits: {part:g} is more than its parameter_bits, "
+                    f"{whole:g}, of which buffers are a part"
+                )
         return cls(tuple(names), **{c: np.array(v) for c, v in values.items()})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import pairwise
@@ -210,10 +210,18 @@ def _setting(runs: Sequence[Run]) -> str:
     for run in runs:
         model, data = run.scenario.get("model", {}), run.scenario.get("data", {})
         names = [section.get("name") or section.get("factory") or "own" for section in (model, data)]
-        tiers = " → ".join(counted(tier.get("entities", 1), tier["name"]) for tier in run.scenario.get("tiers", []))
+        tiers = " → ".join(_machines(tier) for tier in run.scenario.get("tiers", []))
         texts.append(f"the model {names[0]} trained on the data {names[1]} over {tiers}")
     count = "One run" if len(runs) == 1 else f"{len(runs)} runs"
     return f"{count}: {'; '.join(dict.fromkeys(texts))}."
+
+
+def _machines(tier: Mapping[str, Any]) -> str:
+    """The machines of a tier, and how their links write what they carry, where the scenario says so."""
+    code, text = tier.get("code"), counted(tier.get("entities", 1), tier["name"])
+    if isinstance(code, Mapping):
+        code = ", ".join(f"{link} {name}" for link, name in code.items())
+    return f"{text} (links: {code})" if code else text
 
 
 def _sent(runs: Sequence[Run], target: float) -> str:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from hsfl.planner.baselines import Alternative
 from hsfl.planner.result import Evaluation, PlanResult
+from hsfl.problem.codes import PLAIN
 from hsfl.problem.plan import NEVER
 from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import FloatArray, LayerProfile
@@ -20,7 +21,7 @@ from hsfl.problem.system import System
 from hsfl.problem.topology import tier_layers
 from hsfl.problem.units import format_bits, format_flops, format_rate, format_seconds
 from hsfl.report.grid import Grid
-from hsfl.report.words import counted, numbers
+from hsfl.report.words import codes_text, counted, numbers
 from hsfl.scenario.scenario import Scenario
 
 _BAR = 32
@@ -110,7 +111,11 @@ def _tier_table(problem: Problem, evaluation: Evaluation) -> Grid:
                 f"{memory} of {format_bits(limit)}" if math.isfinite(limit) else memory,
             )
         )
-    return Grid(("tier", "layers", "averaged", "taking", "memory"), rows, (False, False, True, True, True))
+    header, right = ("tier", "layers", "averaged", "taking", "memory"), (False, False, True, True, True)
+    if all(tier.codes == PLAIN for tier in problem.system.tiers):
+        return Grid(header, rows, right)
+    coded = [(*row, codes_text(tier)) for row, tier in zip(rows, problem.system.tiers, strict=True)]
+    return Grid((*header, "links"), coded, (*right, False))
 
 
 def _layer_names(profile: LayerProfile, layers: range) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hsfl.problem.plan import NEVER
+from hsfl.problem.system import Tier
 
 
 def counted(count: int, name: str) -> str:
@@ -30,3 +31,13 @@ def numbers(values: Sequence[int]) -> str:
 def both(words: Sequence[str]) -> str:
     """All of them: "a, b and c"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def codes_text(tier: Tier) -> str:
+    """How a tier's links write what they carry: "int4", or "↑ int4, ↓ int8, average fp32"."""
+    codes, top = tier.codes, tier.parents is None
+    words = {} if top else {"↑": codes.up.name, "↓": codes.down.name}
+    if tier.entities > 1:
+        words["average"] = codes.average.name
+    names = set(words.values())
+    return names.pop() if len(names) == 1 else ", ".join(f"{link} {name}" for link, name in words.items())

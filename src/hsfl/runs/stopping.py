@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hsfl.scenario.schema import StoppingSection
+from hsfl.scenario.training_sections import StoppingSection
 
 DEFAULT_ROUNDS = 1000
 #: Converged: the mean accuracy of so many evaluations gains less than this on that of as many before.

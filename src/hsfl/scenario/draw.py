@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hsfl.errors import ScenarioError
+from hsfl.problem.codes import tier_codes
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.system import System, Tier
 from hsfl.problem.topology import IntArray
@@ -58,6 +59,7 @@ def draw_system(sections: list[TierSection], seed: int, source: str, epoch: int)
                 fed_uplink_bps=drawn["fed_uplink"],
                 fed_downlink_bps=drawn["fed_downlink"],
                 parents=parents,
+                codes=tier_codes(section.code, f"{label}.code", top=top, entities=section.entities),
             )
         )
     return System(tuple(tiers))

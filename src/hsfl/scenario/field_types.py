@@ -1,12 +1,13 @@
-"""The types of a scenario's fields: quantities with units, numbers within limits, text that people see."""
+"""The types of a scenario's fields: quantities with units, numbers within limits, text that people see; sections."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Annotated
 
-from pydantic import AfterValidator, Discriminator, Field, PlainValidator, Tag
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainValidator, Tag
 
+from hsfl.problem.codes import GivenCodes, checked_codes
 from hsfl.problem.units import LARGEST, SMALLEST, parse
 from hsfl.scenario.quantity import Quantity, parse_quantity
 
@@ -16,6 +17,7 @@ Size = Annotated[Quantity, PlainValidator(partial(parse_quantity, kind="size"))]
 Positive = Annotated[float, Field(gt=0, ge=SMALLEST, le=LARGEST, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
 Duration = Annotated[float, PlainValidator(partial(parse, kind="duration"))]
+Codes = Annotated[GivenCodes, PlainValidator(checked_codes)]
 PerLayer = Annotated[list[NotNegative], Field(min_length=1)]
 
 
@@ -37,3 +39,9 @@ def _one_list_or_many(value: object) -> str:
 PerLayerOrTier = Annotated[
     Annotated[PerLayer, Tag("per layer")] | Annotated[list[PerLayer], Tag("per tier")], Discriminator(_one_list_or_many)
 ]
+
+
+class Section(BaseModel):
+    """A section of the file: known fields of the right types, and no others."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
 from hsfl.errors import ScenarioError, nearest
 from hsfl.scenario.toml_format import plain
 
+#: In place of a tier's name: all of them.
+EVERY = "*"
 #: Fields that exclude each other: an override of one displaces the others.
 _ALTERNATIVES = {
     "model": [{"name"}, {"profile"}, {"factory"}],
@@ -33,6 +36,10 @@ def with_fields(raw: dict[str, Any], overrides: Mapping[str, Any], source: str) 
 
 def _override(raw: dict[str, Any], path: str, value: Any, source: str) -> None:
     keys = path.split(".")
+    if keys[:2] == ["tiers", EVERY] and isinstance(tiers := raw.get("tiers"), list):
+        for tier in tiers:
+            _override({"tiers": [tier]}, ".".join(["tiers", "1", *keys[2:]]), copy.deepcopy(value), source)
+        return
     node: Any = raw
     for depth, key in enumerate(keys[:-1]):
         if isinstance(node, list):

@@ -1,0 +1,196 @@
+"""The sections of a scenario file that training reads: data, optimiser, strategy, when to stop, what executes it.
+
+Like those of `scenario.schema`, they are all that `hsfl init`, docs/scenario.md and error messages are made from.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from hsfl.scenario.field_types import Duration, NotNegative, Positive, Section
+
+
+class TrainingSection(Section):
+    """How every client trains."""
+
+    batch_size: int = Field(ge=1, le=10**9, description="Samples per client and round (b).")
+    learning_rate: Positive = Field(
+        description="Step of an update; with momentum counted (below) it must be at most 1/smoothness."
+    )
+    optimizer: Literal["sgd", "momentum", "adam", "adamw"] = Field(
+        "sgd",
+        description="sgd | momentum | adam | adamw: the optimiser's state takes 0, 1, 2 and 2 copies of the "
+        "parameters, unless the layer profile says otherwise (optimizer_bits).",
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = Field(
+        None,
+        description="With optimizer = momentum (default 0.9): the effective step is learning_rate / (1 - momentum).",
+        examples=[0.9],
+    )
+    weight_decay: NotNegative = Field(0.0, description="Decay of the weights at every update.")
+    average_optimizer: bool = Field(
+        False,
+        description="Averaging a tier averages its optimiser's state too, such as momentum, which then also travels; "
+        "otherwise every machine keeps its own.",
+    )
+    averaging: Literal["plain", "corrected"] = Field(
+        "plain",
+        description="What an average does: plain (the mean) or corrected (also takes out of each machine's gradients "
+        "what pulls it away from the mean, with sgd and momentum; sends nothing more, and keeps two more copies of the "
+        "parameters on every machine of a tier with several).",
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
+        None,
+        description="Seed of the initial weights, the partition of the data and the mini-batches; default: the "
+        "scenario's seed. The machines are always drawn from the scenario's.",
+        examples=[1],
+    )
+
+
+class StoppingSection(Section):
+    """When training ends: at the first of these that is met; with none of them, after 1000 rounds."""
+
+    rounds: Annotated[int, Field(ge=1, le=10**9)] | None = Field(
+        None,
+        description="Train for so many rounds.",
+        examples=[2000],
+    )
+    time_limit: Duration | None = Field(
+        None, description='Train for so much simulated time: "90 s", "2 h", or seconds.', examples=["2 h"]
+    )
+    until_accuracy: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="Train until an evaluation reaches this test accuracy.", examples=[0.9]
+    )
+    until_converged: bool = Field(
+        False,
+        description="Train until the test accuracy, averaged over 10 evaluations, gains less than 0.02 points on the "
+        "10 before.",
+    )
+
+
+class StrategySection(Section):
+    """Who chooses cuts and intervals while training, and what is known when they are chosen."""
+
+    name: str = Field(
+        "HSFL",
+        description="Who chooses cuts and intervals: HSFL (the planner, again whenever every tier has been averaged), "
+        "fixed (cuts and intervals as given), one of the paper's benchmarks (RMA+MS, MA+RMS, RMA+RMS, DAMA+RMS, "
+        'RMA+AMS, PSL), or your own: "package.module:Class".',
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
+        None,
+        description="Seed of what a strategy draws at random, apart from what training draws; default: training's.",
+        examples=[1],
+    )
+    cuts: list[int] | None = Field(
+        None,
+        description="With name = fixed and PSL: M-1 counts of layers, after which the model is cut. With HSFL: "
+        "keep these and plan the intervals only.",
+        examples=[[1, 3]],
+    )
+    intervals: list[int] | None = Field(
+        None,
+        description="With name = fixed: M intervals in rounds, one per tier; 1 for a tier with one machine. With "
+        "HSFL: keep these and plan the cuts only.",
+        examples=[[10, 5, 1]],
+    )
+    planner: Literal["exact", "bcd"] = Field(
+        "exact",
+        description="With name = HSFL: exact (the proven optimum) or bcd (the paper's Algorithm 2).",
+    )
+    allow_empty_tiers: bool = Field(False, description="A planned tier above the devices may only relay.")
+    replan_every: int = Field(
+        100,
+        ge=0,
+        le=10**9,
+        description="The fewest rounds from one plan to the next; 0 keeps the first plan.",
+    )
+    constants: Literal["measured", "scenario"] = Field(
+        "measured",
+        description="What the planner knows while training: measured (the loss and gradient statistics are measured "
+        "before the first plan and again before every other) or scenario (those of [convergence]).",
+    )
+    drift: Literal["energy", "refined", "paper"] | None = Field(
+        None,
+        description="The drift model of plans made while training: energy (drift is weighed against the loss of the "
+        "moment; no target is needed), or those of [convergence] with its target; default: energy where constants are "
+        "measured, else that of [convergence].",
+        examples=["energy"],
+    )
+    probe_batches: int = Field(
+        4,
+        ge=2,
+        le=1000,
+        description="Mini-batches per client that one measurement of the constants takes; its time is charged like "
+        "that of as many rounds, and of twice as many with the drift models refined and paper.",
+    )
+
+
+class ExecutionSection(Section):
+    """What executes a training run, where, and how often it is looked at and saved."""
+
+    backend: Literal["stacked", "reference"] = Field(
+        "stacked", description="What executes rounds: stacked (fast) or reference (slow, reads like the paper)."
+    )
+    device: str = Field("auto", description="Where: cpu, cuda, cuda:1, or auto (cuda where there is one).")
+    precision: Literal["fp32", "tf32", "bf16"] = Field(
+        "fp32", description="Arithmetic: fp32, tf32 (CUDA only) or bf16 (mixed)."
+    )
+    evaluate_every: int = Field(
+        50, ge=1, le=10**9, description="Rounds between evaluations of the averaged model on the test data."
+    )
+    checkpoint_every: int = Field(
+        500, ge=0, le=10**9, description="Rounds between checkpoints; 0: only where training is interrupted."
+    )
+    keep_checkpoints: int = Field(2, ge=1, le=10**6, description="How many of the last checkpoints are kept.")
+
+
+class DataSection(Section):
+    """What to train on; needed by hsfl train only."""
+
+    name: Literal["mnist-mini", "mnist", "fashion-mnist", "cifar10"] | None = Field(
+        None,
+        description="mnist-mini (10,000 + 2,000 images, built in), or mnist, fashion-mnist, cifar10 (hsfl data get "
+        "NAME). Images smaller than the model's input are padded with zeros.",
+    )
+    factory: str | None = Field(
+        None,
+        description='Your own data: "package.module:function" returning (train inputs, train targets, test inputs, '
+        "test targets) as tensors, or two torch Datasets. Give either this or name.",
+        examples=["my_package.data:load"],
+    )
+    partition: Literal["iid", "shards", "dirichlet", "csv"] = Field(
+        "iid",
+        description="How the training samples are spread over the clients: iid (shuffled, equal parts), shards "
+        "(sorted by label, cut into equal shards, some per client), dirichlet (label shares drawn per client) or csv.",
+    )
+    shards_per_client: int = Field(2, ge=1, le=10**6, description="With partition = shards.")
+    alpha: Positive = Field(0.5, description="With partition = dirichlet: small is uneven, large is even.")
+    assignments: str | None = Field(
+        None,
+        description="With partition = csv: a file with columns sample,client, both counted from 0; relative to this "
+        "file. Samples that are not listed are not used.",
+        examples=["clients.csv"],
+    )
+    augment: list[Literal["crop", "flip"]] = Field(
+        [], description="Random changes of training images: crop (shifted by up to 4 pixels), flip (left-right)."
+    )
+
+
+class DynamicsSection(Section):
+    """How the machines' rates change while training; without it they do not."""
+
+    redraw_every: Annotated[int, Field(ge=1, le=10**9)] | None = Field(
+        None,
+        description="Draw every link rate that is a distribution anew after so many rounds.",
+        examples=[100],
+    )
+    trace: str | None = Field(
+        None,
+        description="A CSV with columns time_s,tier,field,factor: from that simulated time on, the field (compute, "
+        "uplink, downlink, fed_uplink, fed_downlink) of the tier's machines is the scenario's times factor; relative "
+        "to this file.",
+        examples=["network.csv"],
+    )
