@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -226,15 +226,15 @@ def cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-def interrupted(folder: Path, whole: Path, upto: int) -> Path:
-    """The uninterrupted run as it was when its checkpoint of a round had been written, with three checkpoints."""
+def interrupted(folder: Path, upto: int, changes: Mapping[str, Any] | None = None) -> Path:
+    """A run as it was when its checkpoint of a round had been written, with three checkpoints."""
 
     class Stop(hsfl.Callback):
         def on_round(self, record):
             if record.round == upto:
                 raise KeyboardInterrupt
 
-    scenario = write_tiny(folder, {"execution.keep_checkpoints": 3})
+    scenario = write_tiny(folder, {"execution.keep_checkpoints": 3} | dict(changes or {}))
     with pytest.raises(KeyboardInterrupt):
         hsfl.train(scenario, callbacks=[Stop()], out=folder / "run")
     assert [p.stem for p in Checkpoints(folder / "run" / "checkpoints", 3).found()] == [
@@ -246,7 +246,7 @@ def interrupted(folder: Path, whole: Path, upto: int) -> Path:
 @pytest.mark.parametrize("suffix", [".json", ".safetensors"])
 @pytest.mark.parametrize("damage", [flip, cut, Path.unlink], ids=["altered", "truncated", "missing"])
 def test_a_damaged_checkpoint_is_left_out(command, tmp_path, whole, suffix, damage):
-    run = interrupted(tmp_path, whole, 19)
+    run = interrupted(tmp_path, 19)
     damaged = run / "checkpoints" / f"round-000000018{suffix}"
     damage(damaged)
     ended = command("train", "--resume", run)
@@ -260,7 +260,7 @@ def test_a_damaged_checkpoint_is_left_out(command, tmp_path, whole, suffix, dama
 
 
 def test_all_checkpoints_damaged_is_an_error_and_nothing_is_touched(command, tmp_path, whole):
-    run = interrupted(tmp_path, whole, 19)
+    run = interrupted(tmp_path, 19)
     for path in (run / "checkpoints").glob("*.safetensors"):
         flip(path)
     before = contents(run)
@@ -272,9 +272,11 @@ def test_all_checkpoints_damaged_is_an_error_and_nothing_is_touched(command, tmp
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "plans.jsonl"])
-def test_lines_that_were_lost_or_changed_are_never_passed_over(command, tmp_path, whole, name):
+def test_lines_that_were_lost_or_changed_are_never_passed_over(command, tmp_path, name):
     """A file that was cut off in the middle takes an older checkpoint; one changed at its start has none."""
-    run = interrupted(tmp_path, whole, 19)
+    often = {"strategy.drift": "refined"}  # there is a plan just before the last checkpoint
+    whole = hsfl.train(write_tiny(tmp_path, often), out=tmp_path / "often").folder
+    run = interrupted(tmp_path, 19, often)
     lines = (run / name).read_bytes().splitlines(keepends=True)
     keep = [line for line in lines if json.loads(line)["round"] <= 14]
     (run / name).write_bytes(b"".join(keep))
@@ -350,7 +352,7 @@ def test_tiers_in_another_order_are_another_scenario(tmp_path, whole):
 
 
 def test_what_may_change_may_be_changed_in_the_file(command, tmp_path, whole):
-    run = interrupted(tmp_path, whole, 19)
+    run = interrupted(tmp_path, 19)
     text = (run / "scenario.toml").read_text()
     for old, new in [("\nrounds = 30\n", "\nrounds = 33\n"), ("checkpoint_every = 3", "checkpoint_every = 11")]:
         assert old in text
@@ -499,7 +501,7 @@ FORGED = [
 
 @pytest.mark.parametrize(("field", "value", "named"), FORGED)
 def test_a_forged_state_leaves_a_checkpoint_out(command, tmp_path, whole, field, value, named):
-    run = interrupted(tmp_path, whole, 19)
+    run = interrupted(tmp_path, 19)
     newest = run / "checkpoints" / "round-000000018.json"
     forge(newest, setting(field, value))
     ended = command("train", "--resume", run)
@@ -524,7 +526,7 @@ TENSORS: dict[str, Callable[[dict[str, Any], dict[str, Any]], object]] = {
 
 @pytest.mark.parametrize("kind", TENSORS)
 def test_forged_tensors_leave_a_checkpoint_out(command, tmp_path, whole, kind):
-    run = interrupted(tmp_path, whole, 19)
+    run = interrupted(tmp_path, 19)
     newest = run / "checkpoints" / "round-000000018.json"
     forge_tensors(newest, TENSORS[kind])
     ended = command("train", "--resume", run)
@@ -535,7 +537,7 @@ def test_forged_tensors_leave_a_checkpoint_out(command, tmp_path, whole, kind):
 
 
 def test_a_mark_in_the_middle_of_a_line_leaves_a_checkpoint_out(command, tmp_path, whole):
-    run = interrupted(tmp_path, whole, 19)
+    run = interrupted(tmp_path, 19)
     newest = run / "checkpoints" / "round-000000018.json"
     part = (run / "plans.jsonl").read_bytes()[:-5]
     mark = {"size": len(part), "checksum": hashlib.sha256(part).hexdigest()}

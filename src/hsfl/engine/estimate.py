@@ -54,13 +54,16 @@ class Estimate:
         """
         return replace(
             given,
-            smoothness=max(_least(self.smoothness, 1 / step if step else np.inf), _SMALLEST),
+            smoothness=1 / step if np.isnan(self.smoothness) else self._clamped_smoothness(step),
             initial_gap=max(self.initial_gap, _SMALLEST),
             gradient_variance=np.maximum(self.gradient_variance, _SMALLEST),
             gradient_second_moment=np.maximum(self.gradient_second_moment, _SMALLEST),
             gradient_dissimilarity=np.maximum(self.gradient_dissimilarity, 0.0),
             drift_correction=np.array(self.correction),
         )
+
+    def _clamped_smoothness(self, step: float) -> float:
+        return max(min(self.smoothness, 1 / step if step else np.inf), _SMALLEST)
 
     def observe(self, tier: int, predicted: float, measured: float, weight: float = DRIFT_WEIGHT) -> None:
         """Correct a tier's drift by one that was measured, where the refined model, as corrected so far, predicted."""
@@ -75,10 +78,6 @@ class Estimate:
     @classmethod
     def from_state(cls, state: EstimateRecord) -> Estimate:
         return cls(**state.model_dump())
-
-
-def _least(measured: float, limit: float) -> float:
-    return limit if np.isnan(measured) else min(measured, limit)
 
 
 def _mixed(old: Any, new: Any, weight: float) -> FloatArray:

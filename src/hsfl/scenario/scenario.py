@@ -82,7 +82,7 @@ class Scenario:
     @cached_property
     def problem(self) -> Problem:
         """The planning problem, in numbers; ScenarioError where a constant of the bound is missing."""
-        return self.with_target(self._with_constants(self.spec.convergence.drift))
+        return self.with_target(self._with_constants(self.spec.convergence.drift or "paper"))
 
     @cached_property
     def training_problem(self) -> Problem:
@@ -91,7 +91,7 @@ class Scenario:
         All of them are known where the run takes the scenario's and does not measure its own.
         """
         measured = self.spec.strategy.constants == "measured"
-        drift = self.spec.strategy.drift or ("energy" if measured else self.spec.convergence.drift)
+        drift = self.spec.strategy.drift or ("energy" if measured else self.spec.convergence.drift or "refined")
         if not measured:
             return self._with_constants(drift)
         return replace(self.bare_problem, constants=replace(self.bare_problem.constants, drift=drift))
@@ -127,7 +127,7 @@ class Scenario:
                 gradient_variance=np.zeros(len(profile)) if variance is None else variance,
                 gradient_second_moment=self._per_layer("gradient_second_moment", None),
                 gradient_dissimilarity=self._dissimilarity(needed=False),
-                drift=spec.drift,
+                drift=spec.drift or "paper",
             ),
             batch_size=training.batch_size,
             learning_rate=training.learning_rate,

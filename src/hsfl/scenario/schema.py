@@ -139,9 +139,10 @@ class ConvergenceSection(Section):
         "needed by the refined drift model.",
         examples=[[0.1, 0.2]],
     )
-    drift: Literal["paper", "refined"] = Field(
-        "paper",
-        description='How sub-models drift apart between averages: "paper" (Theorem 1) or "refined".',
+    drift: Literal["paper", "refined"] | None = Field(
+        None,
+        description='How sub-models drift apart between averages: "paper" (Theorem 1) or "refined"; default: paper '
+        "for hsfl plan, refined while training with these constants.",
         examples=["refined"],
     )
 

@@ -120,8 +120,10 @@ def quadratic(coefficients: FloatArray, intervals: FloatArray) -> FloatArray:
 
 
 def noise_floor(problem: Problem) -> float:
-    """beta gamma sum_l sigma_l^2 / N: what no number of rounds and no plan gets below."""
+    """beta gamma sum_l sigma_l^2 / N: what no number of rounds and no plan gets below; no part of `loss_target`."""
     constants = problem.constants
+    if constants.drift == "energy":
+        return 0.0
     return float(constants.smoothness * problem.step * constants.gradient_variance.sum() / problem.system.num_clients)
 
 
@@ -142,7 +144,7 @@ def loss_target(problem: Problem) -> float:
     full synchronisation while that is below the loss that is left to gain, and stalls where it is several times as
     much: the margin is 4 times the loss for the drift just before an average, which is 3 times the mean one.
     """
-    return noise_floor(problem) + ENERGY / 3 * gap_over_step(problem)
+    return ENERGY / 3 * gap_over_step(problem)
 
 
 def margin(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
