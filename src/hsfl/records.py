@@ -170,7 +170,8 @@ class GuardRecord(Record):
     loss: float | None = None
     lowest: float | None = None
     alarm: str | None = None
-    rounds: Count = 0
+    seen: Count = 0
+    fresh: bool = False
 
 
 class AlgorithmRecord(Record):

@@ -48,7 +48,7 @@ def small_problem(seed: int) -> tuple[Problem, bool]:
         num_tiers=tiers,
         num_layers=int(rng.integers(tiers, 8 if tiers < 5 else 7)),
         num_clients=int(rng.integers(4, 10)),
-        drift=str(rng.choice(["paper", "refined"])),
+        drift=str(rng.choice(["paper", "refined", "energy"])),
         single_top=bool(rng.integers(2)),
         memory=bool(rng.integers(2)),
         longest_interval=8 if tiers < 5 else 6,

@@ -50,7 +50,7 @@ def test_no_drift_means_never_and_no_cost_means_always() -> None:
     assert best_intervals(np.array([1.0, 0.0]), none, 1.0)[0].tolist() == [NEVER, 1]
 
 
-@pytest.mark.parametrize("drift", ["paper", "refined"])
+@pytest.mark.parametrize("drift", ["paper", "refined", "energy"])
 def test_best_intervals_for_cuts_equal_brute_force(drift: str) -> None:
     rng = np.random.default_rng(7)
     for _ in range(40):

@@ -15,7 +15,7 @@ from hsfl.theory.objective import objective
 from tests.zoo import random_problem
 
 
-@pytest.mark.parametrize("drift", ["paper", "refined"])
+@pytest.mark.parametrize("drift", ["paper", "refined", "energy"])
 @pytest.mark.parametrize("allow_empty", [False, True])
 def test_branch_and_bound_equals_the_table(drift: str, allow_empty: bool) -> None:
     rng = np.random.default_rng(11)

@@ -13,7 +13,15 @@ from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import LayerProfile
 from hsfl.problem.system import System, Tier
-from hsfl.theory.convergence import bound, drift, margin, noise_floor, rounds_needed
+from hsfl.theory.convergence import (
+    bound,
+    drift,
+    loss_target,
+    margin,
+    noise_floor,
+    predicted_drift,
+    rounds_needed,
+)
 from hsfl.theory.latency import (
     aggregation_latency,
     client_memory,
@@ -157,6 +165,17 @@ def test_refined_drift(problem: Problem) -> None:
     refined = replace(problem, constants=replace(problem.constants, drift="refined"))
     assert drift(refined, CUTS, INTERVALS) == pytest.approx([0.04 * (0.1 + 0.3), 0.04 * (0.1 + 0.5), 0])
     assert drift(refined, CUTS, (1, 1, 1)) == pytest.approx([0, 0, 0])
+
+
+def test_energy_drift(problem: Problem) -> None:
+    """The refined drift with beta = 1/gamma and its random part divided by J = 3, 2; the margin is 8/3 theta/gamma."""
+    energy = replace(problem, constants=replace(problem.constants, drift="energy"))
+    assert drift(energy, CUTS, INTERVALS) == pytest.approx([0.1 / 3 + 0.3, 0.1 / 2 + 0.5, 0])
+    assert loss_target(energy) == pytest.approx(4 / 3 * 2 * 1.0 / 0.1)
+    weighed = replace(energy, constants=replace(energy.constants, target=loss_target(energy)))
+    assert margin(weighed, CUTS, INTERVALS) == pytest.approx(80 / 3 - 0.1 / 3 - 0.1 / 2 - 0.8)
+    # Without dissimilarity drift hardly harms, however far apart machines are: predicted drift stays what it is.
+    assert predicted_drift(energy, CUTS, 4)["refined"] == pytest.approx(0.01 * np.array([0.8 + 9.6, 0.4 + 4.8, 0]))
 
 
 def test_a_plan_that_drifts_too_far_never_arrives(problem: Problem) -> None:

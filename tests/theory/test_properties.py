@@ -18,7 +18,7 @@ from hsfl.theory.latency import split_latency
 from tests.zoo import cut_vectors, random_problem
 
 seeds = st.integers(0, 2**32 - 1)
-drifts = st.sampled_from(["paper", "refined"])
+drifts = st.sampled_from(["paper", "refined", "energy"])
 
 
 def any_problem(seed: int, drift: str) -> Problem:

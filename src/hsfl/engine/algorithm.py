@@ -135,7 +135,8 @@ class Algorithm:
                     f"round {one.round}: the loss of client {client + 1} is {float(row[client])}; lower "
                     "training.learning_rate, or check the data of that client"
                 )
-            self.guard.see(float(row.mean()))
+            assert self.schedule.plan is not None
+            self.guard.see(float(row.mean()), [average.tier for average, _ in one.averages], self.schedule.plan)
             names = [tier.name for tier in self.clock.problem.system.tiers]
             yield RoundRecord(
                 round=one.round,

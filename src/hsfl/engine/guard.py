@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
 from hsfl.records import GuardRecord
@@ -9,26 +11,33 @@ from hsfl.theory.convergence import margin
 
 #: Plans leave at least half of the margin to progress where averaging is dear, and more elsewhere.
 LEAST_LEFT = 0.25
-#: How many times the lowest loss the loss may be; both are means over about `_MEMORY` rounds.
+#: How many times the lowest loss the loss may be; both are means over about `_MEMORY` losses.
 MOST_LOSS = 1.5
-_MEMORY = 10
+_MEMORY = 5
 
 
 class Guard:
-    """Has seen every round's loss; says at an average whether intervals are too long, and why."""
+    """Has seen losses and drifts; says at an average whether intervals are too long, and why.
+
+    A machine's loss on its own data falls while it drifts. So only those losses count that follow an average of the
+    tier that is averaged most rarely.
+    """
 
     def __init__(self) -> None:
         self.loss: float | None = None
         self.lowest: float | None = None
         self.alarm: str | None = None
         """Why the intervals are to be shortened before the next round."""
-        self._rounds = 0
+        self._seen, self._fresh = 0, False
 
-    def see(self, loss: float) -> None:
-        """A round's mean loss."""
-        self._rounds += 1
-        self.loss = loss if self.loss is None else self.loss + (loss - self.loss) / min(self._rounds, _MEMORY)
-        if self._rounds >= _MEMORY:
+    def see(self, loss: float, averaged: Collection[int], plan: Plan) -> None:
+        """A round's mean loss, and the tiers that were averaged after it."""
+        fresh, self._fresh = self._fresh, plan.intervals.index(max(plan.intervals)) in averaged
+        if not fresh:
+            return
+        self._seen += 1
+        self.loss = loss if self.loss is None else self.loss + (loss - self.loss) / min(self._seen, _MEMORY)
+        if self._seen >= _MEMORY:
             self.lowest = self.loss if self.lowest is None else min(self.lowest, self.loss)
 
     def look(self, problem: Problem, plan: Plan) -> None:
@@ -50,7 +59,8 @@ class Guard:
 
     def state(self) -> GuardRecord:
         """The guard as a checkpoint holds it."""
-        return GuardRecord(loss=self.loss, lowest=self.lowest, alarm=self.alarm, rounds=self._rounds)
+        return GuardRecord(loss=self.loss, lowest=self.lowest, alarm=self.alarm, seen=self._seen, fresh=self._fresh)
 
     def restore(self, state: GuardRecord) -> None:
-        self.loss, self.lowest, self.alarm, self._rounds = state.loss, state.lowest, state.alarm, state.rounds
+        self.loss, self.lowest, self.alarm = state.loss, state.lowest, state.alarm
+        self._seen, self._fresh = state.seen, state.fresh
