@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from hsfl.engine.algorithm import Algorithm, DivergedError
-from hsfl.errors import InfeasibleError
+from hsfl.engine.algorithm import Algorithm
+from hsfl.errors import DivergedError, InfeasibleError
 from hsfl.problem.plan import Plan
 from hsfl.records import AlgorithmRecord, PlanRecord, RoundRecord
 from hsfl.theory.convergence import predicted_drift

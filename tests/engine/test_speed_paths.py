@@ -49,14 +49,7 @@ class Resident:
 
 def everything(backend) -> dict[str, torch.Tensor]:
     """All state, in keys of a saved file."""
-    found = {}
-    for tier, entity in backend.topology.each_entity():
-        for kind, state in zip(("state", "slot"), backend._held(tier, entity), strict=True):
-            found |= {f"{kind}.{tier}.{entity}.{key}": value.detach().clone() for key, value in state.items()}
-    for tier in range(backend.num_tiers):
-        for last in backend._last(tier)[:1]:
-            found |= {f"last.{tier}.{key}": value.clone() for key, value in last.items()}
-    return found
+    return {key: copies[0].detach().clone() for key, copies in backend._kept().items()}
 
 
 def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
