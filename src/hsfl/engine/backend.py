@@ -279,7 +279,7 @@ class Backend(ABC):
 
     @torch.no_grad()
     def load(self, path: str | Path) -> None:
-        """Continue from a file that any backend with the same layers, hosts, optimiser and rule saved; bit for bit."""
+        """Go on from a file of a backend with the same layers, hosts, optimiser, rule and codes; bit for bit."""
         about, tensors = saving.read(path, self.topology, len(self._layers))
         cuts = self._checked(about.cuts)
         tiers = [
