@@ -356,21 +356,44 @@ def growth(device: str, blocks: int) -> str:
 
 
 def links(device: str, blocks: int) -> str:
-    """Rounds whose links code what crosses the cuts, against the same round with plain links."""
+    """Rounds whose links code what crosses the cuts, against the same round with plain links; averages likewise."""
     rows = []
     for precision in ("tf32", "bf16") if device == "cuda" else ("fp32",):
         free()
         setting, crossing = Setting(device), ("fp32", "bf16", "int8", "int4")
         codes = {code: [{"up": code, "down": code}] * 2 + ["fp32"] for code in crossing}
         works = {code: setting.stacked(CUTS[device], precision, codes=given) for code, given in codes.items()}
+        averaged = ("fp32", "int8", "int4")
+        for code in averaged:
+            works[f"{code} averages"] = averaging(setting.backend(CUTS[device], precision, codes=code))
         times = timed(works, device, blocks)
         against = [f"**{ratio(times[code], times['fp32']):.2f}**" for code in crossing[1:]]
-        rows.append((precision, *against, f"{statistics.median(times['fp32']):.2f} ms"))
-    head = ("precision", *(f"{code} / plain" for code in crossing[1:]), "plain")
-    return (
-        f"## Coded links\n\n{MODEL[device]}, 20 clients, 5 edges, batch 16, cuts {CUTS[device]}, up and down alike.\n\n"
-        + table(head, rows)
+        plain = times["fp32 averages"]
+        with_averages = [f"**{ratio(times[f'{code} averages'], plain):.2f}**" for code in averaged[1:]]
+        middle = [f"{statistics.median(found):.2f} ms" for found in (times["fp32"], plain)]
+        rows.append((precision, *against, *with_averages, *middle))
+    head = (
+        "precision",
+        *(f"{code} / plain" for code in crossing[1:]),
+        *(f"{code} links and averages / plain" for code in averaged[1:]),
+        "plain",
+        "plain with averages",
     )
+    return (
+        f"## Coded links\n\n{MODEL[device]}, 20 clients, 5 edges, batch 16, cuts {CUTS[device]}, up and down alike; "
+        "with averages: both lower tiers are averaged after every round.\n\n" + table(head, rows)
+    )
+
+
+def averaging(backend: Backend) -> Work:
+    """A round, and an average of every tier."""
+
+    def work() -> None:
+        backend.train_round()
+        for tier in range(backend.num_tiers):
+            backend.average(tier)
+
+    return work
 
 
 def random_images() -> tuple[torch.Tensor, ...]:

@@ -41,7 +41,6 @@ ALLOWED = {
         "planner",
         "strategies",
         "models",
-        "engine",
         "runs",
         "api",
     },

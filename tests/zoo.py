@@ -88,7 +88,7 @@ def random_problem(
 
 def with_memory_limits(rng: np.random.Generator, problem: Problem) -> Problem:
     """The same problem with memories in which some cut vector, but not every one, fits; averages may take some too."""
-    problem = replace(problem, averaging_copies=int(rng.integers(0, 3)))
+    problem = replace(problem, averaging=("plain", "corrected")[int(rng.integers(0, 2))])
     cuts = rng.choice(cut_vectors(problem, False))
     need = client_memory(problem, cuts)
     tiers = []

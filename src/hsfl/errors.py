@@ -33,6 +33,10 @@ class InfeasibleError(HsflError):
     """The input is valid, but no plan can satisfy it."""
 
 
+class DivergedError(HsflError):
+    """Training arrived at numbers that are not finite."""
+
+
 class ModelError(HsflError):
     """A model cannot be built, chained into layers or profiled."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,7 +65,13 @@ def blobs(iid: bool, samples: int = 240) -> tuple[Dataset, list[np.ndarray]]:
 
 
 def algorithm(
-    strategy: Given, *, problem: Problem | None = None, iid: bool = True, backend: str = "stacked", **task: object
+    strategy: Given,
+    *,
+    problem: Problem | None = None,
+    iid: bool = True,
+    backend: str = "stacked",
+    codes: Any = None,
+    **task: object,
 ) -> Algorithm:
     """The algorithm on the small task, in float64."""
     problem = problem or small_problem()
@@ -77,6 +84,7 @@ def algorithm(
         (1, 2),
         {"name": "sgd", "lr": problem.learning_rate},
         data=feed,
+        codes=codes,
         dtype=torch.float64,
     )
     settings: dict = {

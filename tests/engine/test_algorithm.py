@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from hsfl.engine.algorithm import Algorithm, DivergedError
-from hsfl.errors import InfeasibleError
+from hsfl.engine.algorithm import Algorithm
+from hsfl.engine.stacked import StackedBackend
+from hsfl.errors import DivergedError, InfeasibleError
 from hsfl.problem.plan import Plan
 from hsfl.records import AlgorithmRecord, PlanRecord, RoundRecord
 from hsfl.theory.convergence import predicted_drift
@@ -144,6 +145,20 @@ def test_a_loss_that_is_no_number_names_round_and_client() -> None:
         trained.backend.data.train[0][trained.backend.data.sampler.draw(3, 1)[0, 2].ravel()] = float("nan")
     with pytest.raises(DivergedError, match=r"round 4: the loss of client 3 is nan; lower training.learning_rate"):
         list(trained.advance(5))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_weights_that_an_average_cannot_carry_name_layer_and_client(ahead: bool, monkeypatch) -> None:
+    """Also where results come later, and the losses of all clients are no numbers by then."""
+    monkeypatch.setattr(StackedBackend, "runs_ahead", ahead)
+    trained = algorithm(Given([Plan((1, 2), (2, 2, 1))], replans=False), codes=["fp32", {"average": "int8"}, "fp32"])
+    list(trained.advance(3))
+    with torch.no_grad():
+        trained.backend._held(1, 0)[0]["1.0.bias"][2] = float("inf")
+        served = trained.backend.topology.clients[1][0][0]
+    trained.backend.average(1) if ahead else None
+    with pytest.raises(DivergedError, match=f"layer 2 of client {served + 1} has weights that are not finite"):
+        list(trained.advance(5)) if ahead else trained.backend.average(1)
 
 
 def test_time_and_interruption_end_a_block_after_a_round() -> None:

@@ -72,7 +72,7 @@ def test_layers_cross_every_cut_that_moves(problem: Problem) -> None:
 def test_what_averages_keep_moves_between_tiers_of_several(problem: Problem) -> None:
     """Layer 2 goes down with two more copies of its parameters; layer 3 comes from the top, where there are none."""
     parameters, state = problem.profile.parameter_bits, problem.profile.optimizer_bits
-    clock = SimulatedClock(replace(problem, averaging_copies=2))
+    clock = SimulatedClock(replace(problem, averaging="corrected"))
     clock.move((1, 2), (2, 3))
     assert clock.bits["device.down"] == 3 * (3 * parameters[1] + state[1])
     assert clock.bits["edge.down"] == 2 * (parameters[2] + state[2])

@@ -13,7 +13,7 @@ from torch import nn
 import hsfl
 from hsfl.engine.averaging import RULES, AveragingRule, Held
 from hsfl.errors import ScenarioError
-from hsfl.problem.problem import AVERAGING_COPIES
+from hsfl.problem.problem import AVERAGING_KEEPS
 from tests.engine.test_averaging import assert_same_last
 from tests.engine.test_backends import OPTIMIZERS, assert_same_state, batch, layers, random_hosts
 from tests.engine.test_speed_paths import assert_equal, everything
@@ -381,7 +381,7 @@ def test_adam_is_one_sentence(kind: str, optimizer: str) -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_the_planner_counts_what_a_rule_keeps(name: str) -> None:
-    assert AVERAGING_COPIES[name] == len(RULES[name].slots) + RULES[name].uses_last
+    assert AVERAGING_KEEPS[name] == {*RULES[name].slots, *(["last"] if RULES[name].uses_last else [])}
 
 
 def test_plain_averages_keep_nothing_more() -> None:

@@ -14,7 +14,7 @@ from torch import nn
 import hsfl
 from hsfl.engine.averaging import AveragingRule
 from hsfl.engine.precision import arithmetic
-from hsfl.errors import HsflError
+from hsfl.errors import DivergedError, HsflError
 from tests.engine.test_backends import CLASSES, OPTIMIZERS, batch, layers, random_hosts
 
 KINDS = ("reference", "stacked")
@@ -49,14 +49,7 @@ class Resident:
 
 def everything(backend) -> dict[str, torch.Tensor]:
     """All state, in keys of a saved file."""
-    found = {}
-    for tier, entity in backend.topology.each_entity():
-        for kind, state in zip(("state", "slot"), backend._held(tier, entity), strict=True):
-            found |= {f"{kind}.{tier}.{entity}.{key}": value.detach().clone() for key, value in state.items()}
-    for tier in range(backend.num_tiers):
-        for last in backend._last(tier)[:1]:
-            found |= {f"last.{tier}.{key}": value.clone() for key, value in last.items()}
-    return found
+    return {key: copies[0].detach().clone() for key, copies in backend._kept().items()}
 
 
 def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
@@ -258,7 +251,7 @@ def largest_difference(device: str) -> dict[str, float]:
         cuts = [sorted(map(int, rng.integers(1, 6, tiers - 1))) for _ in range(3)]
         common = {"cuts": cuts[0], "hosts": hosts, "rule": rule, "norm": norm, "dropout": dropout, "dtype": dtype}
         common["averaging"] = averaging
-        common["codes"] = [{"up": code, "down": code}] * (tiers - 1) + ["fp32"]
+        common["codes"] = code
         both = [make("reference", **common), make("stacked", **common, device=device)]
         worst = 0.0
         for t in range(6):
@@ -291,7 +284,7 @@ def test_recording_trains_nothing(rule: str, averaging: str) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            codes = [{"up": "int4", "down": "int8"}, {"up": "bf16"}, "fp32"]
+            codes = [{"up": "int4", "down": "int8", "average": "int8"}, {"up": "bf16", "average": "int4"}, "fp32"]
             given: dict[str, Any] = {"rule": rule, "averaging": averaging, "device": "cuda", "codes": codes}
             captured, eager = (make(**given, capture=c) for c in (None, False))
             for t, draw in enumerate(data.drawn):
@@ -308,6 +301,20 @@ def test_recording_trains_nothing(rule: str, averaging: str) -> None:
             torch.testing.assert_close(value, everything(eager)[key], rtol=0, atol=1e-12)
     finally:
         torch.backends.cudnn.deterministic = False
+
+
+@cuda
+def test_a_coded_average_waits_for_nothing_and_can_be_asked_later() -> None:
+    backend = make(device="cuda", codes="int8")
+    backend.train_round()
+    backend._held(1, 1)[0]["2.0.weight"][0, 0, 0, 0] = float("nan")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        backend.average(1)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    with pytest.raises(DivergedError, match="layer 3 of client 3 has weights that are not finite"):
+        backend.check_sent()
 
 
 @cuda

@@ -129,6 +129,22 @@ def test_coded_links_are_trained_timed_and_counted(command, tiny, tmp_path):
     assert refused.code == 2 and "code" in refused.err and refused.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("averaging", ["plain", "corrected"])
+def test_coded_averages_are_trained_timed_and_counted(averaging, command, tiny, tmp_path):
+    """What a resumed run has left unsent counts on: its metrics are those of a run that was never stopped."""
+    changes = FIXED | STILL | {"stopping.rounds": 8, "training.averaging": averaging}
+    codes = {"tiers.0.code": {"average": "int4"}, "tiers.1.code": {"average": "int4"}}
+    plain, coded = (hsfl.train(tiny(changes | c), out=tmp_path / n) for n, c in (("plain", {}), ("coded", codes)))
+    for link, bits in coded.metrics[-1].bytes.items():
+        before = plain.metrics[-1].bytes[link]
+        assert 0.12 * before < bits < 0.5 * before if "fed" in link else bits == before > 0
+    assert coded.metrics[-1].time_s < plain.metrics[-1].time_s and coded.metrics[-1].loss != plain.metrics[-1].loss
+    half = hsfl.train(tiny(changes | codes | {"stopping.rounds": 5}), out=tmp_path / "half")
+    again = command("train", "--resume", half.folder, "--rounds", 8)
+    assert again.code == 0, again.err
+    assert hsfl.Run.load(half.folder).metrics == coded.metrics
+
+
 # --- the end ---
 
 

@@ -436,8 +436,8 @@ def test_codes_of_links(tmp_path):
     two = {"entities": 2, "fed_uplink": "1 Gbps", "fed_downlink": "1 Gbps"}
     top = load(tmp_path, {f"tiers.2.{key}": value for key, value in two.items()} | {"tiers.2.code": "int4"})
     assert written(top) == [plain, plain, ("fp32", "fp32", "int4")]
-    alone = load(tmp_path, {"tiers.1.entities": 1, "tiers.1.code": "int3"})
-    assert written(alone)[1] == ("int3", "int3", "fp32")
+    alone = load(tmp_path, {"tiers.1.entities": 1, "tiers.1.code": "int4"})
+    assert written(alone)[1] == ("int4", "int4", "fp32")
 
 
 def test_codes_are_overridden_for_a_link_a_tier_or_all_tiers(tmp_path):

@@ -132,7 +132,7 @@ def test_memory(problem: Problem) -> None:
 
 def test_memory_of_what_averages_keep(problem: Problem) -> None:
     """Two more copies of 100 and 200 bits; none at the top, where one machine is never averaged."""
-    assert client_memory(replace(problem, averaging_copies=2), CUTS) == pytest.approx([132 + 200, 216 + 400, 308])
+    assert client_memory(replace(problem, averaging="corrected"), CUTS) == pytest.approx([132 + 200, 216 + 400, 308])
 
 
 def test_bound_of_theorem_1(problem: Problem) -> None:

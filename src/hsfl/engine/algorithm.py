@@ -18,7 +18,7 @@ from hsfl.engine.clock import Clock, SimulatedClock
 from hsfl.engine.estimate import Estimate, record_constants, recorded_constants
 from hsfl.engine.guard import Guard
 from hsfl.engine.schedule import Average, Schedule
-from hsfl.errors import HsflError, InfeasibleError
+from hsfl.errors import DivergedError, InfeasibleError
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.strategy import Strategy
@@ -31,10 +31,6 @@ def rounds_of_probe(problem: Problem, batches: int) -> int:
     """How many rounds a measurement of the constants is charged as: a gradient each, and two more for the smoothness
     on two of the mini-batches, which count like all of them."""
     return (2 if needs_smoothness(problem) else 1) * batches
-
-
-class DivergedError(HsflError):
-    """A loss is not finite."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +126,7 @@ class Algorithm:
         drifts = iter(torch.stack(seen).double().tolist() if seen else [])
         for one, row in zip(pending, losses, strict=True):
             if not bool(row.isfinite().all()):
+                self.backend.check_sent()
                 client = int((~row.isfinite()).nonzero()[0])
                 raise DivergedError(
                     f"round {one.round}: the loss of client {client + 1} is {float(row[client])}; lower "

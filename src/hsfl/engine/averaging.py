@@ -13,6 +13,8 @@ from hsfl.engine.optimizer import Optimizer
 from hsfl.errors import ScenarioError
 
 Tensors = list[torch.Tensor]
+#: The slot of what coded averages have left unsent.
+UNSENT = "unsent"
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,10 @@ class Held:
     buffers: Tensors
     """The buffers of floating-point numbers, such as running statistics."""
     slots: dict[str, Tensors]
-    """State beside the weights, by name: the optimiser's, and the rule's own."""
+    """State beside the weights, by name: the optimiser's, the rule's own, and what coded averages have left unsent."""
     last: Tensors
     """The weights that all entities last had in common, in one row for all of them: at the start the initial ones,
-    after an average those it left. Empty unless the rule `uses_last`."""
+    after an average those it left. Empty unless the rule `uses_last` or averages are coded."""
 
 
 class AveragingRule:
@@ -60,7 +62,7 @@ class AveragingRule:
         """What an entity sends to the fed server, which answers with the mean weighted by clients.
 
         Of its weights the difference to what was last in common, where that is kept: of small numbers little is lost
-        to rounding.
+        to rounding. A tensor for each one of `held.weights` comes first, and is what coded averages code.
         """
         changes = [own - last for own, last in zip(held.weights, held.last, strict=True)] if held.last else held.weights
         return [*changes, *self._beside(held)]
@@ -78,8 +80,8 @@ class AveragingRule:
 
     def _beside(self, held: Held) -> Tensors:
         """What is averaged beside the weights."""
-        state = [t for name, tensors in held.slots.items() if name not in self.slots for t in tensors]
-        return [*held.buffers, *(state if self.average_state else [])]
+        state = [t for slot in self.optimizer.slots for t in held.slots[slot]] if self.average_state else []
+        return [*held.buffers, *state]
 
     def corrected(self, gradients: Tensors, held: Held) -> Tensors:
         """The gradients of an entity's trained weights as its step is to take them; `held` has what lies beside them.

@@ -17,19 +17,20 @@ import torch
 from torch import nn
 
 from hsfl.engine import saving
-from hsfl.engine.averaging import AveragingRule, averaging_rule
+from hsfl.engine.averaging import UNSENT, AveragingRule, averaging_rule
 from hsfl.engine.checks import checked_batch, checked_dtype, checked_layers
+from hsfl.engine.coded_averages import all_finite, check_unsent
 from hsfl.engine.entity import State
+from hsfl.engine.evaluating import evaluated, in_batches
 from hsfl.engine.links import links
-from hsfl.engine.losses import Loss, correct, cross_entropy
+from hsfl.engine.losses import Loss, cross_entropy
 from hsfl.engine.optimizer import Optimizer
 from hsfl.engine.per_client import with_clients
-from hsfl.engine.precision import PRECISIONS, arithmetic, casts
+from hsfl.engine.precision import PRECISIONS
 from hsfl.engine.probe import Measurement, VirtualModel, measure
-from hsfl.engine.running import run_layer
 from hsfl.engine.training_data import Batch, TrainingData
 from hsfl.errors import HsflError, ScenarioError
-from hsfl.problem.codes import GivenCodes, LinkCodes
+from hsfl.problem.codes import FP32, GivenCodes, LinkCodes
 from hsfl.problem.topology import Topology, tier_layers, tier_of
 
 #: Rounds whose mini-batches are drawn at once.
@@ -76,6 +77,9 @@ class Backend(ABC):
         self.optimizer = Optimizer.from_settings(optimizer)
         self.averaging = averaging_rule(averaging, self.optimizer)
         self.links = links(codes, self.topology)
+        several = zip(self.topology.averaged, self.links, strict=True)
+        self.coded = [bool(averaged) and link.average.code != FP32 for averaged, link in several]
+        """For every tier whether its averages are coded."""
         self.data, self.loss, self.seed, self.round = data, loss, int(seed), 0
         self.device, self.dtype, self.precision = torch.device(device), checked_dtype(dtype), precision
         self.capture = capture
@@ -142,6 +146,8 @@ class Backend(ABC):
         if self.topology.averaged[tier]:
             for rounds, layers in ages.items():
                 self._average(tier, layers, rounds)
+        if not self.runs_ahead:
+            self.check_sent()
 
     @abstractmethod
     def _average(self, tier: int, layers: Sequence[int], rounds: int) -> None:
@@ -150,7 +156,7 @@ class Backend(ABC):
     def move(self, cuts: Sequence[int]) -> None:
         """Change the cuts: a layer's new host takes the mean over its own clients of their copies, slots alike.
 
-        What a layer's hosts last had in common goes with it, to the bit.
+        What a layer's hosts last had in common goes with it, to the bit, and so does what the fed server left unsent.
         """
         cuts = self._checked(cuts)
         if cuts == self.cuts:
@@ -183,6 +189,10 @@ class Backend(ABC):
     @abstractmethod
     def _last(self, tier: int) -> list[State]:
         """All copies there are of the weights that the tier's entities last had in common, by "LAYER.NAME"."""
+
+    @abstractmethod
+    def _unsent(self, tier: int) -> list[State]:
+        """What the fed server has left unsent of the tier's layers, by "LAYER.NAME"; of coded averages only."""
 
     def client_state(self, client: int) -> State:
         """What a client computes with now: parameters and buffers by "LAYER.NAME", in the order of the layers."""
@@ -217,6 +227,17 @@ class Backend(ABC):
             return None
         return next((n for n in range(self.num_clients) if not finite(self.client_state(n))), 0)
 
+    def check_sent(self) -> None:
+        """DivergedError if what an entity sent to a coded average was not finite; waits for the device.
+
+        Coding leaves NaN of it unsent, with the entity and with the fed server, so that it can be asked for later: an
+        average asks at once on a CPU; where results are on their way, whoever reads them does.
+        """
+        for tier, clients in enumerate(self.topology.clients):
+            if not all_finite(left for row in self._unsent(tier) for left in row.values()):
+                slots = (self._held(tier, entity)[1] for entity in range(len(clients)))
+                check_unsent(slots, clients, self.links[tier].average.code)
+
     @torch.no_grad()
     def evaluate(self, data: Batch | Iterable[Batch] | None = None, batch_size: int = 1000) -> dict[str, float]:
         """Loss and accuracy of the virtual average, on the backend's test data or on what is given.
@@ -224,30 +245,12 @@ class Backend(ABC):
         `data` is inputs and targets, (n, ...) and (n, ...), taken `batch_size` at a time, or an iterable of such pairs,
         each a batch. The result is waited for once, at the end.
         """
-        if data is None:
-            data = self._data().test_batches()
-        if isinstance(data, torch.Tensor):
-            raise HsflError("evaluate takes one pair: evaluate((inputs, targets)), or batches of such pairs")
-        if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], torch.Tensor):
-            inputs, targets = data
-            data = zip(inputs.split(batch_size), targets.split(batch_size), strict=True)
+        batches = self._data().test_batches() if data is None else in_batches(data, batch_size)
         if self._evaluated is None:
             self._evaluated = nn.ModuleList(copy.deepcopy(self._layers)).eval()
         self._evaluated.load_state_dict(self.global_state())
-        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        count = labels = 0
-        with arithmetic(self.device, self.precision), casts(self.device, self.precision):
-            for inputs, targets in data:
-                x, targets = self._inputs(inputs), targets.to(self.device)
-                for number, layer in enumerate(self._evaluated):
-                    x = run_layer(number, layer, x)
-                loss = self.loss(x.to(self.dtype), targets).double() * len(targets)
-                sums += torch.stack((loss, correct(x, targets).double()))
-                count, labels = count + len(targets), labels + targets.numel()
-        if not count:
-            raise HsflError("evaluate: there are no samples; give at least one")
-        total, right = sums.tolist()
-        return {"loss": total / count, "accuracy": right / labels}
+        given = self.dtype, self.device, self.precision
+        return evaluated(self._evaluated, batches, self.loss, self._inputs, *given)
 
     def probe(self, batches: int, step: float | None = None) -> Measurement:
         """Measure the constants of the convergence bound at the virtual average; trains nothing.
@@ -262,7 +265,8 @@ class Backend(ABC):
     def save(self, path: str | Path) -> None:
         """Write everything to a file (safetensors): cuts, round and what every entity holds.
 
-        Keys are "state.TIER.ENTITY.LAYER.NAME", "slot.TIER.ENTITY.SLOT.LAYER.NAME" and "last.TIER.LAYER.NAME".
+        Keys are "state.TIER.ENTITY.LAYER.NAME", "slot.TIER.ENTITY.SLOT.LAYER.NAME", "last.TIER.LAYER.NAME" and, for
+        the fed server, "unsent.TIER.LAYER.NAME".
         """
         about = {
             "cuts": self.cuts,
@@ -271,50 +275,56 @@ class Backend(ABC):
             "hosts": [row.tolist() for row in self.topology.hosts],
             "seed": self.seed,
         }
-        tensors: dict[str, torch.Tensor] = {}
-        for tier, entity in self.topology.each_entity():
-            for kind, found in zip(("state", "slot"), self._held(tier, entity), strict=True):
-                tensors |= {f"{kind}.{tier}.{entity}.{key}": value for key, value in found.items()}
-        for tier in range(self.num_tiers):
-            for last in self._last(tier)[:1]:  # all copies are the same
-                tensors |= {f"last.{tier}.{key}": value for key, value in last.items()}
-        saving.write(path, about, tensors)
+        saving.write(path, about, {key: copies[0] for key, copies in self._kept().items()})
 
     @torch.no_grad()
     def load(self, path: str | Path) -> None:
-        """Continue from a file that any backend with the same layers, hosts, optimiser and rule saved; bit for bit."""
+        """Go on from a file of a backend with the same layers, hosts, optimiser, rule and codes; bit for bit."""
         about, tensors = saving.read(path, self.topology, len(self._layers))
         cuts = self._checked(about.cuts)
         tiers = [
-            saving.TierKeeps(layers, count, self._slots(tier), self._keeps_last(tier))
-            for tier, (layers, count) in enumerate(
-                zip(tier_layers(cuts, len(self._layers)), self.topology.entities, strict=True)
-            )
+            saving.TierKeeps(layers, self.topology.entities[tier], self._slots(tier), self._keeps_once(tier))
+            for tier, layers in enumerate(tier_layers(cuts, len(self._layers)))
         ]
         saving.check(path, tensors, saving.expected(self._layers, tiers))
         self.move(cuts)
         self._averaged_at = list(about.averaged_at)
         self._resume(about.round, about.seed)
+        for key, copies in self._kept().items():
+            for value in copies:
+                value.copy_(tensors[key])
+
+    def _kept(self) -> dict[str, list[torch.Tensor]]:
+        """All that is held, by the keys of a file: every copy there is, all of them the same."""
+        found: dict[str, list[torch.Tensor]] = {}
         for tier, entity in self.topology.each_entity():
-            for kind, found in zip(("state", "slot"), self._held(tier, entity), strict=True):
-                for key, value in found.items():
-                    value.copy_(tensors[f"{kind}.{tier}.{entity}.{key}"])
+            for kind, state in zip(("state", "slot"), self._held(tier, entity), strict=True):
+                found |= {f"{kind}.{tier}.{entity}.{key}": [value] for key, value in state.items()}
         for tier in range(self.num_tiers):
-            for last in self._last(tier):
-                for key, value in last.items():
-                    value.copy_(tensors[f"last.{tier}.{key}"])
+            for kind, copies in (("last", self._last(tier)), (UNSENT, self._unsent(tier))):
+                for key, value in (item for one in copies for item in one.items()):
+                    found.setdefault(f"{kind}.{tier}.{key}", []).append(value)
+        return found
 
     def _resume(self, round_: int, seed: int) -> None:
         """Go on after a round of a run with this seed."""
         self.round, self.seed, self._drawn = round_, seed, None
 
     def _slots(self, tier: int) -> tuple[str, ...]:
-        """The tensors kept beside every parameter: the optimiser's state and, where averaged, the averaging rule's."""
-        return (*self.optimizer.slots, *(self.averaging.slots if self.topology.averaged[tier] else ()))
+        """What is kept beside every parameter: the optimiser's state, the averaging rule's, and what is unsent."""
+        own = self.averaging.slots if self.topology.averaged[tier] else ()
+        return (*self.optimizer.slots, *own, *((UNSENT,) if self.coded[tier] else ()))
+
+    def _keeps_once(self, tier: int) -> tuple[str, ...]:
+        """What is kept once for all entities of a tier."""
+        return (*(("last",) if self._keeps_last(tier) else ()), *((UNSENT,) if self.coded[tier] else ()))
 
     def _keeps_last(self, tier: int) -> bool:
-        """Whether something needs the weights that the tier's entities last had in common; one entity's are its own."""
-        return self.averaging.uses_last and bool(self.topology.averaged[tier])
+        """Whether something needs the weights that the tier's entities last had in common; one entity's are its own.
+
+        Coded averages do, and a layer may come to them from any tier.
+        """
+        return bool(self.topology.averaged[tier]) and (self.averaging.uses_last or any(self.coded))
 
     def _checked(self, cuts: Sequence[int]) -> tuple[int, ...]:
         cuts = tuple(int(c) for c in cuts)

@@ -91,13 +91,12 @@ class SimulatedClock:
     def move(self, old: Sequence[int], new: Sequence[int]) -> None:
         """Layers change tiers: at every cut that moves, they cross that link, down if the cut rises and up if it falls.
 
-        Boundaries are crossed one after the other, from the devices up. What averages keep goes along where both tiers
-        have several entities.
+        Boundaries are crossed one after the other, from the devices up. What averages keep in both tiers goes
+        along.
         """
-        profile, averaged = self.problem.profile, self.problem.system.averaged
+        profile, kept = self.problem.profile, self.problem.averaging_copies
         for m, (tier, before, after) in enumerate(zip(self.problem.system.tiers, old, new, strict=False)):
-            copies = self.problem.averaging_copies if averaged[m] and averaged[m + 1] else 0
-            sizes = cumulative((1 + copies) * profile.parameter_bits + profile.optimizer_bits)
+            sizes = cumulative((1 + min(kept[m], kept[m + 1])) * profile.parameter_bits + profile.optimizer_bits)
             bits = abs(float(sizes[after] - sizes[before]))
             link, rates = ("down", tier.downlink_bps) if after > before else ("up", tier.uplink_bps)
             self._pass(bits / float(np.min(rates)), "a move of layers")

@@ -14,7 +14,9 @@ from itertools import compress
 import torch
 from torch import nn
 
-from hsfl.engine.averaging import AveragingRule, Held, Tensors
+from hsfl.engine.averaging import UNSENT, AveragingRule, Held, Tensors
+from hsfl.engine.coded_averages import send
+from hsfl.engine.links import Codec
 from hsfl.engine.losses import Loss
 from hsfl.engine.optimizer import TORCH_SLOTS, Optimizer
 from hsfl.engine.per_client import own_chance, seed_dropout
@@ -124,6 +126,7 @@ class Entity:
         clients: Sequence[int],
         layers: Sequence[LayerCopy],
         averaging: AveragingRule | None,
+        codec: Codec | None,
         *,
         lowest: bool,
         seed: int,
@@ -131,9 +134,9 @@ class Entity:
         dtype: torch.dtype,
         precision: str,
     ) -> None:
-        """`averaging` is None for the only entity of a tier."""
+        """`averaging` is None for the only entity of a tier, `codec` where averages are sent as they are."""
         self.clients, self.layers, self.averaging = tuple(clients), list(layers), averaging
-        self.lowest, self.seed = lowest, seed
+        self.codec, self.lowest, self.seed = codec, lowest, seed
         self.device, self.dtype, self.precision = device, dtype, precision
         self._passes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._gradients: dict[int, Tensors] = {}
@@ -206,11 +209,15 @@ class Entity:
                 buffer.copy_(torch.stack(same).mean(0) if buffer.is_floating_point() else same[0])
         self._gradients, self._buffers = {}, {}
 
+    @torch.no_grad()
     def contribute(self, layers: Sequence[int]) -> Tensors:
-        """What the entity sends to the fed server of some of its layers."""
+        """What the entity sends to the fed server of some of its layers; coded, it keeps what was left out."""
         assert self.averaging is not None
-        held = _joined(layer.held() for layer in self.layers if layer.number in layers)
-        return [tensor.detach().clone() for tensor in self.averaging.contribute(held)]
+        chosen = [layer for layer in self.layers if layer.number in layers]
+        contributed = [t.clone() for t in self.averaging.contribute(_joined(layer.held() for layer in chosen))]
+        if self.codec is None:
+            return contributed
+        return send(self.codec, contributed, [layer.own[UNSENT] for layer in chosen])
 
     @torch.no_grad()
     def adopt(self, layers: Sequence[int], average: Sequence[torch.Tensor], rounds: int) -> None:

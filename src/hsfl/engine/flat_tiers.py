@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
-from hsfl.engine.averaging import Held
+from hsfl.engine.averaging import Held, Tensors
+from hsfl.problem.codes import BLOCK
 
 _ALIGNMENT = 64  # elements: every parameter starts where vector loads can
 
@@ -33,14 +34,44 @@ class Place:
 
     @property
     def end(self) -> int:
-        return self.start + -(-self.shape.numel() // _ALIGNMENT) * _ALIGNMENT
+        return self.start + _up(self.shape.numel(), _ALIGNMENT)
 
     def view(self, row: torch.Tensor) -> torch.Tensor:
-        flat = row[self.columns]
+        """The tensor in a row, or in each of several rows."""
+        flat, rows = row[..., self.columns], row.shape[:-1]
         if self.channels_last:
             first, channels, *size = self.shape
-            return flat.view(first, *size, channels).movedim(-1, 1)
-        return flat.view(self.shape)
+            return flat.view(*rows, first, *size, channels).movedim(-1, -1 - len(size))
+        return flat.view(*rows, *self.shape)
+
+
+class Sequences:
+    """Parameters of some layers as they are written: one after another, those of a layer from a new block on."""
+
+    def __init__(self, places: Sequence[Place], layers: Sequence[int]) -> None:
+        self._parts: list[tuple[int, Place, Place]] = []
+        """For each parameter the run of columns it is in, and its places there and among what is written."""
+        end, layer = 0, None
+        for run, columns in enumerate(_columns(places, layers)):
+            for place in places:
+                if columns.start <= place.start < columns.stop:
+                    start = end if place.layer == layer else _up(end, BLOCK)
+                    there = replace(place, start=place.start - columns.start)
+                    self._parts.append((run, there, replace(place, start=start, channels_last=False)))
+                    end, layer = start + place.shape.numel(), place.layer
+        self._width = _up(end, BLOCK)
+
+    def joined(self, rows: Tensors) -> torch.Tensor:
+        """What is written of rows, given for each run of the layers' columns; 0 between the layers."""
+        found = rows[0].new_zeros(len(rows[0]), self._width)
+        for run, there, here in self._parts:
+            here.view(found).copy_(there.view(rows[run]))
+        return found
+
+    def spread(self, written: torch.Tensor, rows: Tensors) -> None:
+        """Put what is written back into rows."""
+        for run, there, here in self._parts:
+            there.view(rows[run]).copy_(here.view(written))
 
 
 class FlatTier:
@@ -54,12 +85,14 @@ class FlatTier:
         like: torch.Tensor,
         *,
         keeps_last: bool,
+        coded: bool,
         channels_last: bool,
     ) -> None:
         """As many entities as `like` has rows, each a copy of the templates, in its type and on its device.
 
-        `keeps_last`: the weights that all entities last had in common are kept, in one row. `channels_last`:
-        convolutions' weights lie in memory with their input channels next to each other, and activations follow.
+        `keeps_last`: the weights that all entities last had in common are kept, in one row. `coded`: so is what the fed
+        server has left unsent. `channels_last`: convolutions' weights lie in memory with their input channels next to
+        each other, and activations follow.
         """
         self.layers = layers
         parameters = [list(t.named_parameters(remove_duplicate=False)) for t in templates]
@@ -88,6 +121,7 @@ class FlatTier:
                     owner, name = self._owner(entity, place, alias)
                     owner._buffers[name] = view
         self.last = self.weights[:1].clone() if keeps_last else None
+        self.unsent = torch.zeros_like(self.weights[:1]) if coded else None
 
     def _owner(self, entity: Sequence[nn.Module], place: Place, alias: str | None = None) -> tuple[nn.Module, str]:
         path, _, name = (alias or place.name).rpartition(".")
@@ -106,17 +140,19 @@ class FlatTier:
 
     def held(self, layers: Sequence[int]) -> Held:
         """All entities for an averaging rule, one row each: some of their layers."""
-        weights, buffers = (_columns(places, layers) for places in (self.parameters, self.buffers))
-
-        def of(flat: torch.Tensor) -> list[torch.Tensor]:
-            return [flat[:, columns] for columns in weights]
-
         return Held(
-            of(self.weights),
-            [self.statistics[:, columns] for columns in buffers],
-            {slot: of(flat) for slot, flat in self.slots.items()},
-            [] if self.last is None else of(self.last),
+            self._runs(self.weights, layers),
+            [self.statistics[:, columns] for columns in _columns(self.buffers, layers)],
+            {slot: self._runs(flat, layers) for slot, flat in self.slots.items()},
+            self._runs(self.last, layers),
         )
+
+    def server_unsent(self, layers: Sequence[int]) -> Tensors:
+        """What the fed server has left unsent of some layers, where averages are coded."""
+        return self._runs(self.unsent, layers)
+
+    def _runs(self, flat: torch.Tensor | None, layers: Sequence[int]) -> Tensors:
+        return [] if flat is None else [flat[:, columns] for columns in _columns(self.parameters, layers)]
 
     def keep_last(self, layers: Sequence[int]) -> None:
         """From now on all entities have the weights of these layers in common."""
@@ -129,10 +165,10 @@ class FlatTier:
         whole = (buffer for entity in self.entities for layer in entity for _, buffer in whole_buffers(layer))
         return [self.weights, self.statistics, *self.slots.values(), *whole]
 
-    def named_last(self) -> OrderedDict[str, torch.Tensor]:
-        """The weights that all entities last had in common by "LAYER.NAME", where they are kept."""
-        row = () if self.last is None else self.last
-        return OrderedDict((f"{p.layer}.{p.name}", p.view(last)) for last in row for p in self.parameters)
+    def named_rows(self, rows: torch.Tensor | None) -> list[OrderedDict[str, torch.Tensor]]:
+        """`last` or `unsent` by "LAYER.NAME", where it is kept."""
+        each = () if rows is None else rows
+        return [OrderedDict((f"{p.layer}.{p.name}", p.view(row)) for p in self.parameters) for row in each]
 
     def named(self, entity: int) -> tuple[OrderedDict[str, torch.Tensor], OrderedDict[str, torch.Tensor]]:
         """An entity's parameters and buffers by "LAYER.NAME" and its optimiser state by "SLOT.LAYER.NAME"."""
@@ -172,7 +208,7 @@ def _places(layers: range, named: Sequence[Iterable[tuple[str, torch.Tensor]]], 
     return places
 
 
-def _columns(places: list[Place], layers: Sequence[int]) -> list[slice]:
+def _columns(places: Sequence[Place], layers: Sequence[int]) -> list[slice]:
     """Where layers lie in a row: a slice for each run of neighbours, so that a whole tier is one."""
     runs: list[slice] = []
     for place in places:
@@ -180,6 +216,10 @@ def _columns(places: list[Place], layers: Sequence[int]) -> list[slice]:
             joins = bool(runs) and runs[-1].stop == place.start
             runs.append(slice(runs.pop().start if joins else place.start, place.end))
     return runs
+
+
+def _up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
 
 
 def _width(places: list[Place]) -> int:

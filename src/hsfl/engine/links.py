@@ -10,10 +10,24 @@ import numpy.typing as npt
 import torch
 
 from hsfl.errors import HsflError, ScenarioError
-from hsfl.problem.codes import BF16, CUT_CODES, FP32, Code, GivenCodes, LinkCodes, tier_codes
+from hsfl.problem.codes import BF16, BLOCK, CODES, FP32, Code, GivenCodes, LinkCodes, tier_codes
 from hsfl.problem.topology import Topology
 
 Bytes = npt.NDArray[np.uint8]
+
+
+def _number(value: float) -> torch.Tensor:
+    """On the CPU, for any device: torch would make such a tensor of a number in every call."""
+    return torch.tensor(value, dtype=torch.float32)
+
+
+#: The least scale: levels of values that are zero, or nearly, are finite too.
+_LEAST = 2.0**-120
+#: Cuts a scale to 16 bits: then every level of up to 8 bits times its scale is exact in float32.
+_SIXTEEN_BITS = torch.tensor(-(1 << 8), dtype=torch.int32)
+#: Added and taken off again it leaves the nearest whole number, as torch.round does, which on the CPU splits even small
+#: tensors over threads that then wait for each other.
+_WHOLE = _number(1.5 * 2.0**23)
 
 
 class Codec:
@@ -69,25 +83,17 @@ class IntegerCodec(Codec):
     """Writes every sample in b-bit integers: level times scale, between the sample's least and greatest value.
 
     Zero is a level, so that what is exactly 0 stays so; values are rounded to the nearest level. The arithmetic is that
-    of float32. A scale has 16 significant bits: then every level times its scale is exact, and what has passed once
-    passes again unchanged (in float32 and float64). A sample with a value that is not finite arrives as NaN.
+    of float32. A scale has 16 significant bits, so that what has passed once passes again unchanged (in float32 and
+    float64). A sample with a value that is not finite arrives as NaN.
     """
-
-    #: The least scale: levels of samples that are zero, or nearly, are finite too.
-    _LEAST = 2.0**-120
 
     def __init__(self, code: Code) -> None:
         self.code = code
         steps = 2**code.value_bits - 1
-        # Tensors, on the CPU for any device: torch would make one of a number in every call.
+        # A scale that had 16 bits stays what it is: 1 / (2^b - 1) is rounded up in float32.
         self._steps, self._per_step = _number(steps), _number(1 / steps)
-        # Cuts a scale to 16 bits. One that had no more stays what it is: 1 / (2^b - 1) is rounded up in float32.
-        self._sixteen_bits = torch.tensor(-(1 << 8), dtype=torch.int32)
         # Values are divided by a little less than the scale, so that the least and the greatest level are both reached.
         self._below = _number(1 - 2.0**-16)
-        # Added and taken off again it leaves the nearest whole number, as torch.round does, which on the CPU splits
-        # even small tensors over threads that then wait for each other.
-        self._whole = _number(1.5 * 2.0**23)
 
     def passed(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
@@ -104,12 +110,12 @@ class IntegerCodec(Codec):
             )
         above = (levels - lowest).to(torch.uint8).numpy()
         head = [scale.numpy().view(np.uint8), lowest.to(torch.int32).numpy().view(np.uint8)]
-        return np.concatenate((*head, self._packed(above)), axis=1).tobytes()
+        return np.concatenate((*head, _packed(above, self.code.value_bits)), axis=1).tobytes()
 
     def decode(self, data: bytes, like: torch.Tensor) -> torch.Tensor:
         rows = np.frombuffer(data, np.uint8).reshape(len(like), -1)
         scale, lowest = rows[:, :4].copy().view(np.float32), rows[:, 4:8].copy().view(np.int32)
-        levels = self._unpacked(rows[:, 8:], like[0].numel()) + lowest
+        levels = _unpacked(rows[:, 8:], self.code.value_bits)[:, : like[0].numel()] + lowest
         return torch.from_numpy(levels.astype(np.float32) * scale).view(like.shape).to(like)
 
     def _levels(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -118,32 +124,78 @@ class IntegerCodec(Codec):
         within = tuple(range(1, x.dim()))
         low = (x.amin(within, keepdim=True) if within else x).clamp_max(0)
         high = (x.amax(within, keepdim=True) if within else x).clamp_min(0)
-        scale = high.sub_(low).mul_(self._per_step).clamp_min_(self._LEAST)
-        scale.view(torch.int32).bitwise_and_(self._sixteen_bits)
+        scale = high.sub_(low).mul_(self._per_step).clamp_min_(_LEAST)
+        scale.view(torch.int32).bitwise_and_(_SIXTEEN_BITS)
         step = scale * self._below
         lowest = low.div_(step).round_()
-        levels = torch.div(x, step).add_(self._whole).sub_(self._whole).clamp_max_(lowest + self._steps)
+        levels = torch.div(x, step).add_(_WHOLE).sub_(_WHOLE).clamp_max_(lowest + self._steps)
         return levels, scale, lowest
 
-    def _packed(self, numbers: Bytes) -> Bytes:
-        """Rows of numbers, b bits each one after another, in whole bytes."""
-        bits = np.unpackbits(numbers[..., None], axis=-1)[..., 8 - self.code.value_bits :]
-        return np.packbits(bits.reshape(len(numbers), -1), axis=-1)
 
-    def _unpacked(self, packed: Bytes, count: int) -> Bytes:
-        """So many numbers of every row."""
-        bits = np.unpackbits(packed, axis=-1, count=count * self.code.value_bits)
-        bits = bits.reshape(len(packed), count, self.code.value_bits)
-        return np.packbits(np.pad(bits, ((0, 0), (0, 0), (8 - self.code.value_bits, 0))), axis=-1)[..., 0]
+class BlockCodec(Codec):
+    """Writes rows of numbers, such as a layer's weights one after another, in b-bit integers with a scale per block.
+
+    A level times the scale of its block of 256, which is the greatest magnitude in it over 2^(b-1) - 1: as many levels
+    above zero as below, and the nearest of them. Otherwise like `IntegerCodec`; a block with a value that is not finite
+    arrives as NaN.
+    """
+
+    def __init__(self, code: Code) -> None:
+        self.code = code
+        self._greatest = 2 ** (code.value_bits - 1) - 1
+        # A little more than 1 / (2^(b-1) - 1): a scale that had 16 bits stays what it is.
+        self._per_step = _number((1 + 2.0**-23) / self._greatest)
+
+    def passed(self, tensor: torch.Tensor) -> torch.Tensor:
+        levels, scales = self._levels(tensor)
+        values = levels.mul_(scales).flatten(1)
+        return values[:, : tensor.shape[1]].to(tensor.dtype)
+
+    def encode(self, tensor: torch.Tensor) -> bytes:
+        levels, scales = (part.cpu().flatten(1) for part in self._levels(tensor))
+        if not scales.isfinite().all():
+            raise HsflError(f"there are values that are not finite, which {self.code.name} cannot write")
+        above = (levels[:, : tensor.shape[1]] + self._greatest).to(torch.uint8).numpy()
+        head = np.ascontiguousarray(scales.numpy()).view(np.uint8)
+        return np.concatenate((head, _packed(above, self.code.value_bits)), axis=1).tobytes()
+
+    def decode(self, data: bytes, like: torch.Tensor) -> torch.Tensor:
+        rows, count = np.frombuffer(data, np.uint8).reshape(len(like), -1), like.shape[1]
+        head = 4 * -(-count // BLOCK)
+        scales = np.repeat(rows[:, :head].copy().view(np.float32), BLOCK, axis=1)[:, :count]
+        levels = _unpacked(rows[:, head:], self.code.value_bits)[:, :count].astype(np.float32) - self._greatest
+        return torch.from_numpy(levels * scales).to(like)
+
+    def _levels(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Every value's level, (rows, blocks, 256), the last block filled up with 0, and every block's scale."""
+        x = tensor.detach().float()
+        if rest := -x.shape[1] % BLOCK:
+            x = torch.nn.functional.pad(x, (0, rest))
+        blocks = x.unflatten(1, (x.shape[1] // BLOCK, BLOCK))
+        scales = blocks.abs().amax(2, keepdim=True).mul_(self._per_step).clamp_min_(_LEAST)
+        scales.view(torch.int32).bitwise_and_(_SIXTEEN_BITS)
+        return torch.div(blocks, scales).add_(_WHOLE).sub_(_WHOLE), scales
 
 
-def _number(value: float) -> torch.Tensor:
-    return torch.tensor(value, dtype=torch.float32)
+def _packed(numbers: Bytes, bits: int) -> Bytes:
+    """Rows of numbers of 8 or 4 bits, in whole bytes."""
+    if bits == 8:
+        return numbers
+    even = np.pad(numbers, ((0, 0), (0, numbers.shape[1] % 2)))
+    return np.asarray(even[:, ::2] << 4 | even[:, 1::2])
 
 
+def _unpacked(packed: Bytes, bits: int) -> Bytes:
+    """The numbers of every row, and one more where the last byte was half empty."""
+    return packed if bits == 8 else np.stack((packed >> 4, packed & 15), axis=-1).reshape(len(packed), -1)
+
+
+#: Of samples that cross a cut.
 CODECS: dict[str, Codec] = {"fp32": Codec(), "bf16": HalfCodec()} | {
-    name: IntegerCodec(code) for name, code in CUT_CODES.items() if code.scale_bits
+    name: IntegerCodec(code) for name, code in CODES.items() if code.scale_bits
 }
+#: Of averages.
+AVERAGE_CODECS: dict[str, Codec] = CODECS | {name: BlockCodec(CODES[name]) for name in CODES if CODES[name].scale_bits}
 
 
 @dataclass(frozen=True)
@@ -159,7 +211,7 @@ class Link:
         for code in (codes.up, codes.down, codes.average):
             if code.name not in CODECS:
                 raise ScenarioError(f"code {code.name!r}: there is no codec of it; known are {', '.join(CODECS)}")
-        return cls(*(CODECS[code.name] for code in (codes.up, codes.down, codes.average)))
+        return cls(CODECS[codes.up.name], CODECS[codes.down.name], AVERAGE_CODECS[codes.average.name])
 
 
 def links(codes: str | Sequence[LinkCodes | GivenCodes] | None, topology: Topology) -> list[Link]:
@@ -170,10 +222,6 @@ def links(codes: str | Sequence[LinkCodes | GivenCodes] | None, topology: Topolo
     found = []
     for tier, (given, entities) in enumerate(zip(each, topology.entities, strict=True)):
         label = "codes" if isinstance(codes, str) else f"codes[{tier}]"
-        written = tier_codes(given, label, top=tier == topology.num_tiers - 1, entities=entities)
-        if entities > 1 and written.average != FP32:
-            raise ScenarioError(
-                f'{label}: averages cannot be trained in {written.average.name} yet; write average = "fp32"'
-            )
-        found.append(Link.from_codes(written))
+        top = tier == topology.num_tiers - 1
+        found.append(Link.from_codes(tier_codes(given, label, top=top, entities=entities)))
     return found

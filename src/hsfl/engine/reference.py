@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
+from hsfl.engine.averaging import Tensors
 from hsfl.engine.backend import Backend
+from hsfl.engine.coded_averages import send
 from hsfl.engine.entity import Entity, LayerCopy, State
 from hsfl.engine.precision import arithmetic
 
@@ -25,6 +27,7 @@ class ReferenceBackend(Backend):
                     clients,
                     [self._new_copy(layer, tier) for layer in layers],
                     self.averaging if self.topology.averaged[tier] else None,
+                    self.links[tier].average if self.coded[tier] else None,
                     lowest=tier == 0,
                     seed=self.seed,
                     device=self.device,
@@ -35,6 +38,9 @@ class ReferenceBackend(Backend):
             ]
             for tier, layers in enumerate(self._tier_layers())
         ]
+        self.unsent: dict[int, Tensors] = {}
+        """What the fed server has left unsent of layers whose averages are coded."""
+        self._keep_unsent()
 
     def _round(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         sent = dict(enumerate(self._inputs(inputs)))
@@ -63,12 +69,11 @@ class ReferenceBackend(Backend):
 
     def _average(self, tier: int, layers: Sequence[int], rounds: int) -> None:
         """The fed server's part: every entity contributes, all adopt the mean weighted by clients."""
-        entities, shares, sent = self.entities[tier], self.topology.shares[tier], self.links[tier].average.passed
-        contributed = [map(sent, entity.contribute(layers)) for entity in entities]
-        average = [
-            sent(_weighted([(float(share), tensor) for share, tensor in zip(shares, same, strict=True)]))
-            for same in zip(*contributed, strict=True)
-        ]
+        entities, shares = self.entities[tier], [float(share) for share in self.topology.shares[tier]]
+        contributed = [entity.contribute(layers) for entity in entities]
+        average = [_weighted(list(zip(shares, same, strict=True))) for same in zip(*contributed, strict=True)]
+        if self.coded[tier]:
+            average = send(self.links[tier].average, average, [self.unsent[layer] for layer in layers])
         for entity in entities:
             entity.adopt(layers, average, rounds)
 
@@ -83,6 +88,15 @@ class ReferenceBackend(Backend):
                     for layer in range(len(after))
                     if after[layer] == new
                 ]
+        self._keep_unsent()
+
+    def _keep_unsent(self) -> None:
+        """What the fed server has left unsent goes with its layer where averages are coded there too."""
+        self.unsent = {
+            layer: self.unsent.get(layer, [torch.zeros_like(p) for p in self._layers[layer].parameters()])
+            for layer, tier in enumerate(self._tier_by_layer())
+            if self.coded[tier]
+        }
 
     def _moved(self, layer: int, old: int, new: int, entity: int, held: list[list[dict[int, LayerCopy]]]) -> LayerCopy:
         """A layer for its new host: the mean over the host's clients of their copies, slots alike.
@@ -109,6 +123,13 @@ class ReferenceBackend(Backend):
             State(item for layer in entity.layers for item in layer.named_last().items())
             for entity in self.entities[tier]
         ]
+
+    def _unsent(self, tier: int) -> list[State]:
+        if not self.coded[tier]:
+            return []
+        named = [(n, name) for n in self._tier_layers()[tier] for name, _ in self._layers[n].named_parameters()]
+        unsent = [tensor for n in self._tier_layers()[tier] for tensor in self.unsent[n]]
+        return [State((f"{n}.{name}", tensor) for (n, name), tensor in zip(named, unsent, strict=True))]
 
     def drift(self, tier: int) -> torch.Tensor:
         total = torch.zeros((), dtype=torch.float64, device=self.device)

@@ -83,8 +83,8 @@ class TierKeeps(NamedTuple):
     layers: range
     entities: int
     slots: Sequence[str]
-    last: bool
-    """Whether the weights that they last had in common are kept, once for all."""
+    common: Sequence[str]
+    """What is kept once for all of them: the weights that they last had in common, what the fed server left unsent."""
 
 
 def expected(layers: Sequence[nn.Module], tiers: Sequence[TierKeeps]) -> dict[str, torch.Tensor]:
@@ -97,8 +97,8 @@ def expected(layers: Sequence[nn.Module], tiers: Sequence[TierKeeps]) -> dict[st
                 found |= {f"state.{m}.{j}.{number}.{name}": value for name, value in state.items()}
                 for slot in tier.slots:
                     found |= {f"slot.{m}.{j}.{slot}.{number}.{name}": p for name, p in parameters.items()}
-            if tier.last:
-                found |= {f"last.{m}.{number}.{name}": p for name, p in parameters.items()}
+            for kind in tier.common:
+                found |= {f"{kind}.{m}.{number}.{name}": p for name, p in parameters.items()}
     return found
 
 
@@ -108,8 +108,8 @@ def check(path: str | Path, found: Mapping[str, torch.Tensor], expected: Mapping
         odd = min(found.keys() ^ expected.keys())
         where = "is not in this backend" if odd in found else "is missing"
         raise HsflError(
-            f"{path}: saved for other layers, another optimiser or another averaging rule ({odd} {where}); load it "
-            "into a matching backend"
+            f"{path}: saved for other layers, another optimiser, another averaging rule or other codes "
+            f"({odd} {where}); load it into a matching backend"
         )
     for key, tensor in found.items():
         want = expected[key]

@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 
-from hsfl.engine.averaging import Held
+from hsfl.engine.averaging import UNSENT, Held
 from hsfl.engine.backend import Backend
 from hsfl.engine.capture import CapturedRound, CaptureError, Lanes
+from hsfl.engine.coded_averages import coded_mean
 from hsfl.engine.entity import State
-from hsfl.engine.flat_tiers import FlatTier, whole_buffers
+from hsfl.engine.flat_tiers import FlatTier, Sequences, whole_buffers
 from hsfl.engine.losses import cross_entropies, cross_entropy
 from hsfl.engine.per_client import PerClientBatchNorm, SeededDropout, client_keys
 from hsfl.engine.precision import arithmetic, casts
@@ -205,11 +206,18 @@ class StackedBackend(Backend):
 
     @torch.no_grad()
     def _average(self, tier: int, layers: Sequence[int], rounds: int) -> None:
-        held, sent = self._tiers[tier].held(layers), self.links[tier].average.passed
+        rows, shares = self._tiers[tier], self._shares[tier]
+        held = rows.held(layers)
         with arithmetic(self.device):  # in full precision, whatever that of rounds
-            average = [sent(self._shares[tier] @ sent(flat)) for flat in self.averaging.contribute(held)]
+            contributed = self.averaging.contribute(held)
+            if self.coded[tier]:
+                codec, sequences = self.links[tier].average, Sequences(rows.parameters, layers)
+                unsent = held.slots[UNSENT], rows.server_unsent(layers)
+                average = coded_mean(codec, shares, contributed, *unsent, sequences)
+            else:
+                average = [shares @ flat for flat in contributed]
             self.averaging.adopt(held, average, rounds)
-        self._tiers[tier].keep_last(layers)
+        rows.keep_last(layers)
 
     @torch.no_grad()
     def drift(self, tier: int) -> torch.Tensor:
@@ -233,6 +241,9 @@ class StackedBackend(Backend):
                     to.copy_(rows if old == new else share @ rows)
             for last, rows in zip(target.last, source.last or source.weights, strict=False):
                 last.copy_(rows[:1])
+            kept = (tier.server_unsent([layer]) for tier in (self._tiers[new], old_tiers[old]))
+            for unsent, rows in zip(*kept, strict=False):
+                unsent.copy_(rows)
             whole = dict(whole_buffers(old_tiers[old].entities[0][layer - old_tiers[old].layers.start]))
             for entity in self._tiers[new].entities:
                 for name, buffer in whole_buffers(entity[layer - self._tiers[new].layers.start]):
@@ -255,7 +266,10 @@ class StackedBackend(Backend):
         return self._tiers[tier].named(entity)
 
     def _last(self, tier: int) -> list[State]:
-        return [self._tiers[tier].named_last()] if self._keeps_last(tier) else []
+        return self._tiers[tier].named_rows(self._tiers[tier].last)
+
+    def _unsent(self, tier: int) -> list[State]:
+        return self._tiers[tier].named_rows(self._tiers[tier].unsent)
 
     def _resume(self, round_: int, seed: int) -> None:
         super()._resume(round_, seed)
@@ -273,6 +287,7 @@ class StackedBackend(Backend):
                 self._slots(tier),
                 share,
                 keeps_last=self._keeps_last(tier),
+                coded=self.coded[tier],
                 channels_last=self._channels_last,
             )
             for tier, (layers, share) in enumerate(zip(self._tier_layers(), self._shares, strict=True))

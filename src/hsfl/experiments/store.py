@@ -16,8 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from hsfl import api
-from hsfl.engine.algorithm import DivergedError
-from hsfl.errors import HsflError
+from hsfl.errors import DivergedError, HsflError
 from hsfl.files import write_whole
 from hsfl.records import Summary
 from hsfl.runs.callback import Callback

@@ -42,10 +42,8 @@ class Code:
 
 
 FP32, BF16 = Code("fp32", 32), Code("bf16", 16)
-#: What samples can be written in where they cross a cut: integers with a float32 scale and a 32-bit zero point.
-CUT_CODES = {code.name: code for code in (FP32, BF16, *(Code(f"int{b}", b, 64) for b in (8, 4, 3, 2)))}
-#: What sub-models can be written in.
-AVERAGE_CODES = {name: CUT_CODES[name] for name in ("fp32", "bf16", "int8", "int4")}
+#: What a link can write; integers have a float32 scale and, where samples cross a cut, a 32-bit zero point.
+CODES = {code.name: code for code in (FP32, BF16, Code("int8", 8, 64), Code("int4", 4, 64))}
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,7 @@ class LinkCodes:
 
 #: Every value as it is.
 PLAIN = LinkCodes()
-#: The codes that each link knows.
-KNOWN = {"up": CUT_CODES, "down": CUT_CODES, "average": AVERAGE_CODES}
+LINKS = ("up", "down", "average")
 #: The codes of a tier as a user writes them: one for all its links, or some links with one each.
 GivenCodes = str | Mapping[str, str]
 
@@ -72,16 +69,16 @@ def checked_codes(given: object) -> GivenCodes:
     """Codes as a user writes them; ValueError says what would be right."""
     form = 'write one for all links, such as "int4", or a table such as { up = "int4", down = "int8" }'
     if isinstance(given, str):
-        if given not in CUT_CODES:
-            raise ValueError(f"no such code{nearest(given, CUT_CODES)}; known are {', '.join(CUT_CODES)}")
+        if given not in CODES:
+            raise ValueError(f"no such code{nearest(given, CODES)}; known are {', '.join(CODES)}")
         return given
     if not isinstance(given, Mapping) or not given:
         raise ValueError(form)
     for link, name in given.items():
-        if link not in KNOWN:
-            raise ValueError(f"unknown link {link!r}{nearest(str(link), KNOWN)}; a tier has {', '.join(KNOWN)}")
-        if not isinstance(name, str) or name not in KNOWN[link]:
-            raise ValueError(f"{name!r} is no code of {link}; known are {', '.join(KNOWN[link])}")
+        if link not in LINKS:
+            raise ValueError(f"unknown link {link!r}{nearest(str(link), LINKS)}; a tier has {', '.join(LINKS)}")
+        if not isinstance(name, str) or name not in CODES:
+            raise ValueError(f"{name!r} is no code of {link}; known are {', '.join(CODES)}")
     return given
 
 
@@ -95,15 +92,9 @@ def tier_codes(given: GivenCodes | LinkCodes | None, label: str, *, top: bool, e
         raise ScenarioError(f"{label} = {given!r}: {error}") from None
     exist = ([] if top else ["up", "down"]) + (["average"] if entities > 1 else [])
     if isinstance(given, str):
-        if "average" in exist and given not in AVERAGE_CODES:
-            rest = f'up = "{given}", down = "{given}", ' if not top else ""
-            raise ScenarioError(
-                f'{label} = "{given}": averages know only {", ".join(AVERAGE_CODES)}; write '
-                f'{{ {rest}average = "int8" }}'
-            )
         given = dict.fromkeys(exist, given)
     for link in given:
         if link not in exist:
             reason = "has one machine, so nothing is averaged" if link == "average" else "has no machine above it"
             raise ScenarioError(f'{label}.{link} = "{given[link]}": the tier {reason}; remove it')
-    return LinkCodes(**{link: KNOWN[link][name] for link, name in given.items()})
+    return LinkCodes(**{link: CODES[name] for link, name in given.items()})

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
-from hsfl.problem.codes import Code
+from hsfl.problem.codes import FP32, Code
 from hsfl.problem.profile import FloatArray, LayerProfile, freeze
 from hsfl.problem.system import System
 
-#: How many copies of the parameters averages keep on a machine: the variate, and what was last in common.
-AVERAGING_COPIES = {"plain": 0, "corrected": 2}
+#: What each rule of averages keeps on a machine, a copy of the parameters each.
+AVERAGING_KEEPS: dict[str, set[str]] = {"plain": set(), "corrected": {"variate", "last"}}
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +55,8 @@ class Problem:
     seed: int = 0
     average_optimizer: bool = False
     """Whether the optimiser's state travels and is averaged with the parameters."""
-    averaging_copies: int = 0
-    """How many copies of the parameters averages keep on every machine of a tier with several."""
+    averaging: str = "plain"
+    """The rule of averages."""
 
     @property
     def step(self) -> float:
@@ -99,15 +100,27 @@ class Problem:
 
     @cached_property
     def averaged_bits(self) -> FloatArray:
-        """(M, L+1): what an average moves of the first l layers in each tier: parameters, and optimiser state if that
-        is averaged too, coded; buffers as they are."""
+        """(M, L+1): what an average moves of the first l layers in each tier: parameters, coded; buffers, and optimiser
+        state if that is averaged too, as they are."""
         return cumulative(np.stack([self._averaged(tier.codes.average) for tier in self.system.tiers]))
 
     def _averaged(self, code: Code) -> FloatArray:
         profile = self.profile
         buffers: FloatArray | float = 0.0 if profile.buffer_bits is None else profile.buffer_bits
-        state = code.averaged_bits(profile.optimizer_bits) if self.average_optimizer else 0.0
+        state = profile.optimizer_bits if self.average_optimizer else 0.0
         return code.averaged_bits(profile.parameter_bits - buffers) + buffers + state
+
+    @cached_property
+    def averaging_copies(self) -> npt.NDArray[np.int64]:
+        """(M,): how many copies of the parameters averages keep on each machine of a tier.
+
+        What the rule keeps; where averages are coded, what coding has left unsent; and if any are, what was last in
+        common, because a layer may come to them from any tier. Nothing in a tier of one machine.
+        """
+        averaged = self.system.averaged
+        coded = averaged & [tier.codes.average != FP32 for tier in self.system.tiers]
+        keeps = AVERAGING_KEEPS[self.averaging] | ({"last"} if coded.any() else set())
+        return np.where(averaged, len(keeps) + coded, 0)
 
     @cached_property
     def client_memory_bits(self) -> FloatArray:
@@ -118,7 +131,7 @@ class Problem:
         """
         profile = self.profile
         activations = self.batch_size * (profile.activation_bits + profile.gradient_bits)
-        kept = self.averaging_copies * self.system.averaged[:, None] * profile.parameter_bits
+        kept = self.averaging_copies[:, None] * profile.parameter_bits
         return cumulative(activations + profile.optimizer_bits + profile.parameter_bits + kept)
 
 

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from hsfl.engine import saving
-from hsfl.engine.algorithm import Algorithm, DivergedError
+from hsfl.engine.algorithm import Algorithm
 from hsfl.engine.checkpoint import Checkpoints
-from hsfl.errors import HsflError
+from hsfl.errors import DivergedError, HsflError
 from hsfl.files import remedy, unfinished
 from hsfl.problem.strategy import Strategy
 from hsfl.records import Environment, PlanRecord, RoundRecord, SessionRecord, Summary
@@ -224,6 +224,7 @@ class _Session:
     def _check_weights(self) -> None:
         """DivergedError, rather than a checkpoint or an evaluation that is worth nothing."""
         if (client := self.backend.not_finite()) is not None:
+            self.backend.check_sent()
             raise DivergedError(
                 f"round {self.algorithm.round}: the weights of client {client + 1} are not finite; lower "
                 "training.learning_rate, or check the data of that client"

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from hsfl.errors import HsflError, ScenarioError, nearest
-from hsfl.problem.problem import AVERAGING_COPIES, Constants, Problem
+from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import FloatArray, LayerProfile
 from hsfl.problem.system import System
 from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES, shipped_profile
@@ -134,7 +134,7 @@ class Scenario:
             momentum=momentum,
             seed=self.spec.seed,
             average_optimizer=training.average_optimizer,
-            averaging_copies=AVERAGING_COPIES[training.averaging],
+            averaging=training.averaging,
         )
 
     def _check_averaging(self) -> None:

@@ -87,9 +87,9 @@ class TierSection(Section):
     )
     code: Codes | None = Field(
         None,
-        description="How what its links carry is written: fp32 (as it is), bf16, int8 or int4, for up and down also "
-        'int3 or int2; one for all its links, or a table of some: { up = "int4", down = "int8", average = "fp32" }, of '
-        "activations, gradients and averages. Default: fp32.",
+        description="How what its links carry is written: fp32 (as it is), bf16, int8 or int4; one for all its links, "
+        'or a table of some: { up = "int4", down = "int8", average = "fp32" }, of activations, gradients and averages. '
+        "Default: fp32.",
         examples=["int8"],
     )
 
