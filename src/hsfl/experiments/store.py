@@ -1,8 +1,8 @@
 """Trained runs, kept by what they learn from, so that none is trained twice.
 
 The content of a run is its model, data, partition, seed, optimiser, tree of machines, codes of links and strategy: all
-but how fast the machines are. A stored run of the same content is taken over, with the clock run again, if its strategy chooses
-the same plans on the machines wanted; else the run is trained.
+but how fast the machines are. A stored run of the same content is taken over, with the clock run again, if its strategy
+chooses the same plans on the machines wanted; else the run is trained.
 """
 
 from __future__ import annotations
