@@ -55,6 +55,7 @@ def test_what_changes_the_weights_changes_the_content() -> None:
     same = [
         scaled(short(), 2, 3),
         short(execution__device="cpu", execution__checkpoint_every=7),
+        short(tiers__1__code="fp32"),
         SETTINGS.scenario("mnist-mini", "shards", 0, {**SHORT, "convergence.smoothness": 9.0, "name": "other"}),
     ]
     other = [
@@ -63,11 +64,18 @@ def test_what_changes_the_weights_changes_the_content() -> None:
         short(training__learning_rate=0.5),
         short(stopping__rounds=5),
         client_edge(short()),
+        short(tiers__1__code="int8"),
+        short(tiers__1__code={"up": "int8"}),
+        short(tiers__2__code="int8"),
+        short(training__averaging="corrected"),
+        short(strategy__drift="energy"),
         SETTINGS.scenario("mnist-mini", "iid", 0, SHORT),
         SETTINGS.scenario("mnist-mini", "shards", 0, {**SHORT, "convergence.slack": 1.0}),
     ]
     assert {content(scenario) for scenario in same} == {one}
     assert len({one, *map(content, other)}) == 1 + len(other)
+    given = {"strategy__cuts": [1, 3], "strategy__intervals": [1, 1, 1]}
+    assert content(short("fixed", **given)) == content(short("fixed", **given, strategy__drift="energy"))
     random = [content(short("RMA+RMS", strategy__seed=seed)) for seed in (0, 1)]
     assert random[0] == content(short("RMA+RMS")) != random[1]
 

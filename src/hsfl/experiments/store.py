@@ -1,8 +1,8 @@
 """Trained runs, kept by what they learn from, so that none is trained twice.
 
-The content of a run is its model, data, partition, seed, optimiser, tree of machines and strategy: all but how fast
-the machines are. A stored run of the same content is taken over, with the clock run again, if its strategy chooses
-the same plans on the machines wanted; else the run is trained.
+The content of a run is its model, data, partition, seed, optimiser, tree of machines, codes of links and strategy: all
+but how fast the machines are. A stored run of the same content is taken over, with the clock run again, if its strategy
+chooses the same plans on the machines wanted; else the run is trained.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from hsfl import api
 from hsfl.errors import DivergedError, HsflError
 from hsfl.files import write_whole
+from hsfl.problem.codes import PLAIN, LinkCodes
 from hsfl.records import Summary
 from hsfl.runs.callback import Callback
 from hsfl.runs.reading import Run
@@ -30,7 +31,7 @@ DIVERGED = "diverged"
 #: The fields of [execution] that matter for neither the weights nor the plans.
 _ASIDE = {"device", "backend", "checkpoint_every", "keep_checkpoints"}
 #: The fields of [strategy] that matter only for one that plans more than once, or that needs constants.
-_PLANNING, _MEASURING = {"replan_every"}, {"constants", "probe_batches", "planner"}
+_PLANNING, _MEASURING = {"replan_every"}, {"constants", "probe_batches", "planner", "drift"}
 
 
 class Store:
@@ -111,11 +112,19 @@ def content(scenario: Scenario) -> str:
         "choice": spec.strategy.model_dump(exclude=aside, exclude_defaults=True),
         "strategy": spec.strategy.name if ":" in spec.strategy.name else strategy.name,
         "seeds": [seed, getattr(strategy, "seed", None) if strategy.replans else None],
-        "tree": [[tier.entities, tier.parents] for tier in spec.tiers],
+        "tree": [
+            [tier.entities, tier.parents, *_coded(drawn.codes)]
+            for tier, drawn in zip(spec.tiers, scenario.system.tiers, strict=True)
+        ],
         "convergence": _target(scenario) if strategy.needs_constants else None,
         "folder": scenario.folder and str(scenario.folder.resolve()),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _coded(codes: LinkCodes) -> list[str]:
+    """The names of a tier's codes, if its links are coded."""
+    return [] if codes == PLAIN else [codes.up.name, codes.down.name, codes.average.name]
 
 
 def _target(scenario: Scenario) -> dict[str, Any]:
