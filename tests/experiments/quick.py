@@ -117,6 +117,26 @@ def test_more_slack_makes_rounds_shorter() -> None:
         assert float(seconds["slack 1"]) > float(seconds["slack 10"])
 
 
+def test_coded_links_make_rounds_short_and_cost_no_accuracy() -> None:
+    pace, sent = (column("beyond", "trained", what) for what in ("ms per round", "sent"))
+    accuracy = {label: float(text) for label, text in column("beyond", "trained", "final").items()}
+    for plain in ("full sync", "planned", "planned, corrected"):
+        coded = f"{plain}, coded"
+        assert float(pace[plain]) > 2 * float(pace[coded]) and float(sent[plain]) > 2 * float(sent[coded])
+        assert accuracy[coded] > accuracy[plain] - 3
+
+
+def test_planned_is_faster_than_full_synchronisation_and_any_fixed_plan() -> None:
+    seconds = {label: float(text) for label, text in column("beyond", "trained", "s to").items()}
+    assert seconds["full sync"] > 1.5 * seconds["planned"]
+    planned, *others = (
+        dict(zip(result("hindsight")["columns"], row, strict=True)) for row in result("hindsight")["rows"]
+    )
+    assert planned["cuts"] == "planned" and len(others) >= 3
+    for row in others:
+        assert row["s to target"] == "never" or float(row["s to target"]) > 1.2 * float(planned["s to target"])
+
+
 def test_bcd_never_beats_the_optimum_and_wrong_constants_never_gain() -> None:
     assert all(gap >= 0 for gap in column("bcd", "systems", "largest").values())
     lost = [row[result("robustness")["columns"].index("median time lost (%)")] for row in result("robustness")["rows"]]

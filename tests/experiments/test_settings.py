@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import hsfl
+from hsfl.experiments import beyond
 from hsfl.experiments.benchmarks import full_sync_cuts
 from hsfl.experiments.recipes import RECIPES
 from hsfl.experiments.settings import Settings, client_cloud, client_edge, scaled
+from hsfl.experiments.store import content
 from hsfl.problem.system import System
 from hsfl.strategies import make_strategy
 from hsfl.theory.latency import aggregation_latency, split_latency
@@ -30,15 +32,24 @@ def test_fewer_tiers_are_the_built_in_scenarios() -> None:
     assert rates(client_cloud(paper).system) == rates(hsfl.load_scenario("client-cloud").system)
 
 
+@pytest.mark.parametrize("code", [None, beyond.LINKS, {"average": "int4"}], ids=["plain", "beyond", "averages only"])
 @pytest.mark.parametrize("settings", [FULL, QUICK], ids=["full", "quick"])
-def test_full_synchronisation_has_the_cuts_with_the_shortest_round(settings: Settings) -> None:
+def test_full_synchronisation_has_the_cuts_with_the_shortest_round(
+    settings: Settings, code: dict[str, str] | None
+) -> None:
+    coded = {"tiers.1.code": code, "tiers.2.code": code} if code else {}
     for dataset in settings.datasets:
-        problem = settings.scenario(dataset, "iid", 0).training_problem
+        problem = settings.scenario(dataset, "iid", 0, coded).training_problem
         seconds = {
             cuts: float(split_latency(problem, cuts) + aggregation_latency(problem, cuts).sum())
             for cuts in combinations(range(1, problem.num_layers), 2)
         }
-        assert full_sync_cuts(settings) == min(seconds, key=seconds.__getitem__)
+        assert full_sync_cuts(settings, coded) == min(seconds, key=seconds.__getitem__)
+
+
+def test_cuts_of_full_synchronisation_depend_on_what_links_carry() -> None:
+    averages = {"tiers.1.code": {"average": "int4"}, "tiers.2.code": {"average": "int4"}}
+    assert (full_sync_cuts(FULL), full_sync_cuts(FULL, averages)) == ((2, 4), (4, 7))
 
 
 def test_machines_are_the_same_for_all_seeds() -> None:
@@ -83,3 +94,38 @@ def test_every_strategy_has_all_seeds() -> None:
     places = {key[:3] for key in wanted}
     assert len(places) == 2 * 2 * 7
     assert set(wanted) == {(*place, seed) for place in places for seed in (0, 1, 2)}
+
+
+def test_what_goes_past_the_paper_is_on_by_itself_and_together() -> None:
+    wanted = RECIPES["beyond"].runs(FULL)
+    assert {key[0] for key in wanted} == {"iid", "shards"} and {key[2] for key in wanted} == {0, 1, 2}
+    seen = set()
+    for (_, label, _), scenario in wanted.items():
+        codes = {(c.up.name, c.down.name, c.average.name) for c in (t.codes for t in scenario.system.tiers[:-1])}
+        assert codes == {("int4", "int4", "int8") if "coded" in label else ("fp32", "fp32", "fp32")}
+        assert (scenario.spec.training.averaging == "corrected") == ("corrected" in label)
+        if "planned" in label:
+            assert scenario.training_problem.constants.drift == ("refined" if "slack" in label else "energy")
+        else:
+            assert make_strategy(scenario).intervals == (1, 1, 1)
+        seen.add(("planned" in label, "corrected" in label, "coded" in label))
+    both = (False, True)
+    assert seen == {(True, corrected, coded) for corrected in both for coded in both} | {
+        (False, False, c) for c in both
+    }
+
+
+def test_the_grid_of_fixed_plans_is_large_enough_and_of_one_seed() -> None:
+    wanted = RECIPES["hindsight"].runs(FULL)
+    for partition in ("iid", "shards"):
+        plans = {key[1:] for key in wanted if key[0] == partition and len(key) == 3}
+        assert len(plans) >= 12
+        assert next(key for key in wanted if key[0] == partition and len(key) == 3)[1:] == ((2, 4), (1, 1))
+    assert {scenario.spec.training.seed for scenario in wanted.values()} == {0}
+
+
+def test_few_quick_runs_are_for_what_goes_past_the_paper() -> None:
+    past = ("beyond", "hindsight")
+    of = {name: set(map(content, recipe.runs(QUICK).values())) for name, recipe in RECIPES.items()}
+    others = set().union(*(runs for name, runs in of.items() if name not in past))
+    assert 0 < len((of["beyond"] | of["hindsight"]) - others) <= 6

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from hsfl.experiments import ablations, benchmarks, planning
+from hsfl.experiments import ablations, benchmarks, beyond, planning
 from hsfl.experiments.recipe import Found
 from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Result
 from hsfl.experiments.settings import Settings
@@ -20,6 +20,7 @@ LABELS = {
     planning.models: ("paper", "refined", "full sync"),
     ablations.intervals: ("planned", "PSL", "I = 1", "I = 20"),
     ablations.cuts: SETTINGS.some_cuts,
+    beyond.beyond: tuple(dict.fromkeys(key[1] for key in beyond.beyond_runs(SETTINGS))),
 }
 
 
@@ -28,14 +29,19 @@ def curve(final: float, pace: float = 1.0) -> Run:
     return run([0.1, 0.3, 0.5, 0.7, *[final] * 6], pace)
 
 
-def judge(recipe: Callable[[Settings, Found], Result], runs: Mapping[object, Run | list[Run]], claim: str) -> Claim:
-    """Runs by label: one for all seeds or one for each; others are good. Of the claim that begins so, on IID data."""
+def shown(recipe: Callable[[Settings, Found], Result], runs: Mapping[object, Run | list[Run]]) -> Result:
+    """Runs by label: one for all seeds or one for each; others are good."""
     found = {}
     for label in LABELS[recipe]:
         given = runs.get(label, curve(0.8))
         for seed, one in zip(SETTINGS.seeds, given if isinstance(given, list) else [given] * 3, strict=True):
             found["iid", label, seed] = found["shards", label, seed] = one
-    return next(c for c in recipe(SETTINGS, found).claims if c.what.startswith(claim))
+    return recipe(SETTINGS, found)
+
+
+def judge(recipe: Callable[[Settings, Found], Result], runs: Mapping[object, Run | list[Run]], claim: str) -> Claim:
+    """Of the claim that begins so: on IID data, where there are any."""
+    return next(c for c in shown(recipe, runs).claims if c.what.startswith(claim))
 
 
 @pytest.mark.parametrize(
@@ -135,3 +141,50 @@ def test_planning_cuts_matters_more_where_every_seed_says_so(rma_ms: list[float]
     }
     claims = benchmarks.accuracy_over_time(SETTINGS, found).claims
     assert {c.verdict for c in claims if c.what.startswith("planning cuts")} == {verdict}
+
+
+@pytest.mark.parametrize(
+    ("pace", "measured", "verdict"),
+    [
+        (0.25, "4.00x (4.00 to 4.00)", HOLDS),
+        (0.5, "2.00x (2.00 to 2.00)", IN_PART),
+        (1.25, "0.80x (0.80 to 0.80)", FAILS),
+    ],
+)
+def test_what_is_planned_corrected_and_coded_has_an_aim(pace: float, measured: str, verdict: str) -> None:
+    claim = judge(beyond.beyond, {beyond.TOGETHER: curve(0.8, pace)}, f"{beyond.TOGETHER}: at least 3.5 times")
+    assert (claim.measured, claim.verdict) == (measured, verdict)
+
+
+def test_a_seed_that_misses_the_target_fails_and_has_no_bar() -> None:
+    missed = [curve(0.8, 0.1), curve(0.8, 0.1), curve(0.72, 0.1)]
+    assert judge(beyond.beyond, {beyond.PLANNED: missed}, "planned: at least").measured == "target missed"
+    bars = shown(beyond.beyond, {beyond.PLANNED: missed, beyond.TOGETHER: curve(0.8, 0.2)}).panels[-1].series
+    heights = {series.label: series.y[0] for series in bars}
+    assert heights[beyond.PLANNED] is None
+    assert (heights["full sync"], heights[beyond.TOGETHER]) == pytest.approx((1, 5))
+
+
+@pytest.mark.parametrize(("final", "verdict"), [(0.7935, HOLDS), (0.7925, IN_PART), (0.78, FAILS)])
+def test_what_is_faster_must_end_as_accurate(final: float, verdict: str) -> None:
+    assert judge(beyond.beyond, {beyond.PLANNED: curve(final)}, "planned: ends within 0.7").verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("planned", "measured", "verdict"),
+    [
+        (curve(0.8, 0.83), "33 s against 32 s at cuts (1, 3), I = (1, 1): 1.04x", HOLDS),
+        (curve(0.8, 0.5), "20 s against 32 s at cuts (1, 3), I = (1, 1): 0.62x", HOLDS),
+        (curve(0.8, 0.86), "34 s against 32 s at cuts (1, 3), I = (1, 1): 1.07x", IN_PART),
+        (curve(0.8, 1.0), "40 s against 32 s at cuts (1, 3), I = (1, 1): 1.25x", FAILS),
+        (curve(0.72, 0.1), "target missed", FAILS),
+    ],
+)
+def test_planned_is_compared_with_the_best_fixed_plan(planned: Run, measured: str, verdict: str) -> None:
+    found = dict.fromkeys(beyond.hindsight_runs(SETTINGS), curve(0.8))
+    found |= {("shards", (1, 3), (1, 1)): curve(0.8, 0.8), ("shards", (1, 3), (20, 20)): curve(0.7, 0.1)}
+    result = beyond.hindsight(SETTINGS, found | {("shards", beyond.PLANNED): planned})
+    assert [(claim.measured, claim.verdict) for claim in result.claims] == [(measured, verdict)]
+    bars = {series.label: dict(zip(series.x, series.y, strict=True)) for series in result.panels[0].series}
+    assert bars["cuts (1, 3)"] == {"(1, 1)": 32, "(20, 20)": None}
+    assert (result.panels[0].level is None) == (measured == "target missed")

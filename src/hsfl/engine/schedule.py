@@ -18,6 +18,10 @@ from hsfl.problem.topology import Topology
 from hsfl.records import ScheduleRecord
 
 
+#: The fewest rounds before the second plan.
+FIRST_WAIT = 16
+
+
 @dataclass(frozen=True)
 class Average:
     """A tier that is averaged now."""
@@ -50,10 +54,14 @@ class Schedule:
         """Whether the strategy is to be asked before the next round."""
         if self.plan is None:
             return True
-        if not (self._strategy.replans and self._replan_every) or self.round - self.plan_round < self._replan_every:
+        if not (self._strategy.replans and self._replan_every) or self.round - self.plan_round < self._wait():
             return False
         several = self._topology.averaged
         return all(at > self.plan_round for at, wanted in zip(self._averaged_at, several, strict=True) if wanted)
+
+    def _wait(self) -> int:
+        """The fewest rounds before the next plan: at first few, since little is known, then twice as many each time."""
+        return min(self._replan_every, max(FIRST_WAIT, self.plan_round))
 
     def adopt(self, plan: Plan) -> None:
         """From now on `plan` is in force."""

@@ -16,7 +16,7 @@ from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import edges
 
 #: How many times the loss the energy of drift may be before training stalls.
-ENERGY = 4.0
+ENERGY = 1.0
 
 
 def paper_drift(problem: Problem) -> FloatArray:
