@@ -26,6 +26,9 @@ from hsfl.problem.system import System
 from hsfl.records import AlgorithmRecord, DriftRecord, PlanRecord, RoundRecord
 from hsfl.theory.convergence import needs_smoothness, predicted_drift, rounds_needed, whole_rounds
 
+#: The fewest rounds before the second plan that is made by the loss: before training begins, little is known.
+FIRST_WAIT = 16
+
 
 def rounds_of_probe(problem: Problem, batches: int) -> int:
     """How many rounds a measurement of the constants is charged as: a gradient each, and two more for the smoothness
@@ -70,7 +73,8 @@ class Algorithm:
         """`clock` is the simulated one unless another is given."""
         self.backend, self.task = backend, task
         self.clock = clock or SimulatedClock(task.problem)
-        self.schedule = Schedule(task.problem.system.topology, task.strategy, task.replan_every)
+        first_wait = None if needs_smoothness(task.problem) else FIRST_WAIT
+        self.schedule = Schedule(task.problem.system.topology, task.strategy, task.replan_every, first_wait)
         self.estimate, self.guard = Estimate(), Guard()
         self.problem = task.problem
 
@@ -180,7 +184,7 @@ class Algorithm:
         if measures:
             self.clock.split(plan.cuts, rounds_of_probe(problem, task.probe_batches))
         predicted = None
-        if task.strategy.needs_constants:
+        if task.strategy.needs_constants and needs_smoothness(problem):  # by the loss there is no target to predict
             found = float(whole_rounds(rounds_needed(problem, plan.cuts, plan.intervals)))
             predicted = int(found) if np.isfinite(found) else None
         return PlanRecord(

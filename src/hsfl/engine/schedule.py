@@ -18,10 +18,6 @@ from hsfl.problem.topology import Topology
 from hsfl.records import ScheduleRecord
 
 
-#: The fewest rounds before the second plan.
-FIRST_WAIT = 16
-
-
 @dataclass(frozen=True)
 class Average:
     """A tier that is averaged now."""
@@ -36,9 +32,15 @@ class Average:
 class Schedule:
     """Counts rounds. The same object runs a training and times one again on other machines."""
 
-    def __init__(self, topology: Topology, strategy: Strategy, replan_every: int) -> None:
-        """`replan_every`: the fewest rounds between plans; 0 keeps the first."""
+    def __init__(
+        self, topology: Topology, strategy: Strategy, replan_every: int, first_wait: int | None = None
+    ) -> None:
+        """`replan_every`: the fewest rounds between plans; 0 keeps the first.
+
+        Where `first_wait` is given, the second plan may come after so many, later ones after twice as many each time.
+        """
         self._topology, self._strategy, self._replan_every = topology, strategy, replan_every
+        self._first_wait = replan_every if first_wait is None else first_wait
         self.round = 0
         self.plan: Plan | None = None
         self.plan_round = 0
@@ -60,8 +62,8 @@ class Schedule:
         return all(at > self.plan_round for at, wanted in zip(self._averaged_at, several, strict=True) if wanted)
 
     def _wait(self) -> int:
-        """The fewest rounds before the next plan: at first few, since little is known, then twice as many each time."""
-        return min(self._replan_every, max(FIRST_WAIT, self.plan_round))
+        """The fewest rounds from the plan in force to the next."""
+        return min(self._replan_every, max(self._first_wait, self.plan_round))
 
     def adopt(self, plan: Plan) -> None:
         """From now on `plan` is in force."""

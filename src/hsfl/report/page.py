@@ -258,7 +258,7 @@ def _environment(run: Run) -> _Cells:
 
 
 def _plans(plans: Sequence[PlanRecord]) -> _Cells:
-    header = ["after round", "at", "cuts", "intervals", "rounds predicted", "by", "kept because"]
+    header = ["after round", "at", "cuts", "intervals", "rounds predicted", "by", "kept or shortened because"]
     rows = [
         [
             f"{plan.round:,}",
@@ -267,7 +267,7 @@ def _plans(plans: Sequence[PlanRecord]) -> _Cells:
             numbers(plan.intervals),
             f"{plan.rounds_predicted:,}" if plan.rounds_predicted is not None else "–",
             plan.strategy or "",
-            plan.kept or "",
+            plan.kept or plan.shortened or "",
         ]
         for plan in plans
     ]

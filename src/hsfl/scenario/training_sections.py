@@ -105,7 +105,8 @@ class StrategySection(Section):
         100,
         ge=0,
         le=10**9,
-        description="The fewest rounds from one plan to the next; 0 keeps the first plan.",
+        description="The fewest rounds from one plan to the next; 0 keeps the first plan. With the drift model energy "
+        "the second plan may come after 16 rounds, the next ones after twice as many each time.",
     )
     constants: Literal["measured", "scenario"] = Field(
         "measured",

@@ -16,7 +16,7 @@ from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import edges
 
 #: How many times the loss the energy of drift may be before training stalls.
-ENERGY = 1.0
+ENERGY = 2.0
 
 
 def paper_drift(problem: Problem) -> FloatArray:
@@ -142,7 +142,7 @@ def loss_target(problem: Problem) -> float:
 
     A machine that is d from the average has moved as if to gain |d|^2 / (2 gamma) for itself. Training goes on as with
     full synchronisation while that is below the loss that is left to gain, and stalls where it is several times as
-    much: the margin is 4 times the loss for the drift just before an average, which is 3 times the mean one.
+    much: the margin is `ENERGY` times the loss for the drift just before an average, which is 3 times the mean one.
     """
     return ENERGY / 3 * gap_over_step(problem)
 
