@@ -1,6 +1,6 @@
 """Compare planned training with full synchronisation, simple fixed plans and the best of a grid, on small problems.
 
-    python benchmarks/plans.py [--problems NAME ...] [--seeds N ...] [--grid] [--averaging corrected] [--jobs N]
+    python benchmarks/plans.py [--problems NAME ...] [--seeds N ...] [--averaging corrected] [--grid] [--energy]
 
 Every problem is one a user might bring: a model, data, a skew of the data over the clients, a tree of machines, links
 and a step. The figure of a run is the simulated time to a test accuracy that full synchronisation sets: 1.25 times the
@@ -176,11 +176,12 @@ SYNC, PLANNED = "full sync", "planned"
 
 # ------------------------------------------------------------------------------------------------------- runs
 
-Curve = list[tuple[int, float, float]]
+#: Evaluations: round, simulated seconds, accuracy, and the energy of the drift last seen over the loss.
+Curve = list[tuple[int, float, float, float]]
 
 
 def train(name: str, seed: int, overrides: dict[str, Any]) -> dict[str, Any]:
-    """Train a problem: the evaluations (round, simulated seconds, accuracy) and the plans."""
+    """Train a problem: the evaluations and the plans."""
     from hsfl.api import profile_model
     from hsfl.engine.algorithm import Algorithm, DivergedError
     from hsfl.records import PlanRecord
@@ -193,14 +194,18 @@ def train(name: str, seed: int, overrides: dict[str, Any]) -> dict[str, Any]:
     prepared = prepare(scenario)
     algorithm, backend = Algorithm(prepared.backend, prepared.task), prepared.backend
     rounds, every = scenario.spec.stopping.rounds, scenario.spec.execution.evaluate_every
-    curve: Curve = [(0, 0.0, backend.evaluate()["accuracy"])]
-    plans = []
+    curve: Curve = [(0, 0.0, backend.evaluate()["accuracy"], 0.0)]
+    plans, drift = [], dict.fromkeys((tier["name"] for tier in raw["tiers"]), 0.0)
     try:
         for _ in range(0, rounds, every):
             for record in algorithm.advance(every):
                 if isinstance(record, PlanRecord):
                     plans.append([record.round, record.cuts, record.intervals])
-            curve.append((algorithm.round, algorithm.clock.time_s, backend.evaluate()["accuracy"]))
+                else:
+                    drift |= {tier: seen.measured for tier, seen in record.drift.items()}
+            found = backend.evaluate()
+            energy = sum(drift.values()) / (2 * prepared.task.problem.step)
+            curve.append((algorithm.round, algorithm.clock.time_s, found["accuracy"], energy / found["loss"]))
     except DivergedError:
         pass
     return {"curve": curve, "plans": plans}
@@ -244,6 +249,19 @@ def time_to(curve: Curve, target: float) -> float:
     return found if math.isfinite(found) else 1.5 * curve[-1][1]
 
 
+def show_energy(runs: dict[str, dict[str, list[dict[str, Any]]]]) -> None:
+    """Of fixed plans: the energy of drift over the loss, in the second half, and rounds to target over full sync's."""
+    print("\n| problem | plan | energy / loss | rounds / full sync's |\n|---|---|---|---|")
+    for name, of in runs.items():
+        target = target_of([run["curve"] for run in of[SYNC]])
+        whole = statistics.mean(reached(run["curve"], target, 0) for run in of[SYNC])
+        for label in (label for label in of if label not in (SYNC, PLANNED)):
+            curves = [run["curve"] for run in of[label]]
+            energy = statistics.median(point[3] for curve in curves for point in curve[len(curve) // 2 :])
+            slower = statistics.mean(reached(curve, target, 0) for curve in curves) / whole
+            print(f"| {name} | {label} | {energy:.2f} | {slower:.2f} |")
+
+
 def work(job: tuple[str, str, int, dict[str, Any]]) -> tuple[str, str, int, dict[str, Any]]:
     name, label, seed, overrides = job
     return name, label, seed, train(name, seed, overrides)
@@ -255,6 +273,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N")
     parser.add_argument("--grid", action="store_true", help="train the grid of fixed plans too")
     parser.add_argument("--averaging", default="plain", help="of the planned runs: plain or corrected")
+    parser.add_argument("--energy", action="store_true", help="show what drift of fixed plans costs in rounds")
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
     chosen = {SYNC: (1, 1, 1)} | SIMPLE | ({"-".join(map(str, i)): i for i in GRID} if given.grid else {})
@@ -284,6 +303,8 @@ def main() -> None:
             top = min((label for label in times if label != PLANNED), key=times.__getitem__)
             row += [f"{top}: {times[top]:.0f} s", f"{times[PLANNED] / times[top]:.2f}"]
         print("| " + " | ".join(row) + " |")
+    if given.energy:
+        show_energy(runs)
     print(f"\nplanned / best simple: median {statistics.median(ratios):.2f}, worst {max(ratios):.2f}")
 
 
