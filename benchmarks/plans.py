@@ -18,12 +18,20 @@ import math
 import multiprocessing
 import platform
 import statistics
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+
+from hsfl.api import profile_model
+from hsfl.errors import DivergedError
+from hsfl.planner.baselines import full_sync_cuts
+from hsfl.runs.reading import Run
+from hsfl.runs.training import start
+from hsfl.scenario.scenario import Scenario, scenario_from_dict
 
 FOLDER = Path(__file__).parent
 
@@ -138,7 +146,7 @@ def problem(
     }
 
 
-SHAPES = {"digits": [1, 8, 8], "blobs": [64], "tokens": [20], "mnist-mini": [1, 28, 28]}
+SHAPES = {"digits": [1, 8, 8], "blobs": [64], "tokens": [20]}
 IID = {"partition": "iid"}
 SHARDS = {"partition": "shards", "shards_per_client": 2}
 
@@ -180,54 +188,36 @@ SYNC, PLANNED = "full sync", "planned"
 Curve = list[tuple[int, float, float, float]]
 
 
+def scenario_of(name: str) -> Scenario:
+    return scenario_from_dict({"name": name, "seed": 0} | PROBLEMS[name], name, FOLDER, profile_model)
+
+
 def train(name: str, seed: int, overrides: dict[str, Any]) -> dict[str, Any]:
     """Train a problem: the evaluations and the plans."""
-    from hsfl.api import profile_model
-    from hsfl.engine.algorithm import Algorithm, DivergedError
-    from hsfl.records import PlanRecord
-    from hsfl.runs.preparing import prepare
-    from hsfl.scenario.scenario import scenario_from_dict
-
     torch.set_num_threads(1)
-    raw = {"name": name, "seed": 0} | PROBLEMS[name]
-    scenario = scenario_from_dict(raw, name, FOLDER, profile_model).with_overrides({"training.seed": seed} | overrides)
-    prepared = prepare(scenario)
-    algorithm, backend = Algorithm(prepared.backend, prepared.task), prepared.backend
-    rounds, every = scenario.spec.stopping.rounds, scenario.spec.execution.evaluate_every
-    curve: Curve = [(0, 0.0, backend.evaluate()["accuracy"], 0.0)]
-    plans, drift = [], dict.fromkeys((tier["name"] for tier in raw["tiers"]), 0.0)
-    try:
-        for _ in range(0, rounds, every):
-            for record in algorithm.advance(every):
-                if isinstance(record, PlanRecord):
-                    plans.append([record.round, record.cuts, record.intervals])
-                else:
-                    drift |= {tier: seen.measured for tier, seen in record.drift.items()}
-            found = backend.evaluate()
-            energy = sum(drift.values()) / (2 * prepared.task.problem.step)
-            curve.append((algorithm.round, algorithm.clock.time_s, found["accuracy"], energy / found["loss"]))
-    except DivergedError:
-        pass
-    return {"curve": curve, "plans": plans}
-
-
-def best_sync_cuts(name: str) -> list[int]:
-    """The cuts with the shortest round of full synchronisation."""
-    from hsfl.api import profile_model
-    from hsfl.scenario.scenario import scenario_from_dict
-    from hsfl.theory.latency import aggregation_latency, split_latency
-
-    problem = scenario_from_dict({"name": name} | PROBLEMS[name], name, FOLDER, profile_model).bare_problem
-    M, L = problem.system.num_tiers, problem.num_layers
-    cuts = np.array([(a, b) for a in range(1, L) for b in range(a + 1, L)])
-    assert M == 3
-    return cuts[np.argmin(split_latency(problem, cuts) + aggregation_latency(problem, cuts).sum(-1))].tolist()
+    scenario = scenario_of(name).with_overrides({"training.seed": seed} | overrides)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            run = start(scenario, Path(folder) / "run")
+        except DivergedError:
+            run = Run.load(Path(folder) / "run")
+    curve, drift = [], dict.fromkeys(run.tier_names, 0.0)
+    for line in run.metrics:
+        drift |= {tier: seen.measured for tier, seen in line.drift.items()}
+        if line.accuracy is not None and line.test_loss is not None:
+            energy = sum(drift.values()) / (2 * scenario.training_problem.step)
+            curve.append((line.round, line.time_s, line.accuracy, energy / line.test_loss))
+    return {"curve": curve, "plans": [[plan.round, plan.cuts, plan.intervals] for plan in run.plans]}
 
 
 def fixed(name: str, intervals: tuple[int, ...]) -> dict[str, Any]:
     tops = PROBLEMS[name]["tiers"][-1]["entities"]
     chosen = [*intervals[:2], intervals[2] if tops > 1 else 1]
-    return {"strategy.name": "fixed", "strategy.cuts": best_sync_cuts(name), "strategy.intervals": chosen}
+    return {
+        "strategy.name": "fixed",
+        "strategy.cuts": list(full_sync_cuts(scenario_of(name).bare_problem)),
+        "strategy.intervals": chosen,
+    }
 
 
 def reached(curve: Curve, target: float, column: int = 1) -> float:

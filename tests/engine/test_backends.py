@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
+from collections.abc import Collection, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,6 +57,45 @@ def random_hosts(rng: np.random.Generator, tiers: int, clients: int, single_top:
     return hosts
 
 
+class RandomTree:
+    """A tree of 2 to 4 tiers over 4 to 7 clients, and cuts of five layers for it."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.tiers, self.clients = 2 + seed % 3, int(self.rng.integers(4, 8))
+        self.hosts = random_hosts(self.rng, self.tiers, self.clients, single_top=bool(seed % 2))
+
+    def cuts(self) -> list[int]:
+        return sorted(map(int, self.rng.integers(1, 6, self.tiers - 1)))
+
+    def train_alike(self, both: list[hsfl.engine.Backend], rounds: int, moves: Collection[int]) -> Iterator[int]:
+        """Rounds, averages at random intervals and moves of cuts after some rounds: the round, after each.
+
+        Both backends have the same losses.
+        """
+        intervals = self.rng.integers(1, 5, self.tiers)
+        for t in range(1, rounds + 1):
+            inputs, targets = batch(self.rng, self.clients)
+            ours, theirs = (backend.step(inputs, targets) for backend in both)
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
+            for m, backend in itertools.product(range(self.tiers), both):
+                if t % intervals[m] == 0:
+                    backend.average(m)
+            if t in moves:
+                cuts = self.cuts()
+                for backend in both:
+                    backend.move(cuts)
+            yield t
+
+
+def swap_through_files(both: list[hsfl.engine.Backend], folder: Path) -> None:
+    """Each of two backends goes on from what the other saved."""
+    for backend in both:
+        backend.save(folder / type(backend).__name__)
+    for backend, other in zip(both, reversed(both), strict=True):
+        backend.load(folder / type(other).__name__)
+
+
 def batch(rng: np.random.Generator, clients: int) -> tuple[torch.Tensor, torch.Tensor]:
     inputs = torch.from_numpy(rng.normal(size=(clients, BATCH, 2, 6, 6)))
     return inputs, torch.from_numpy(rng.integers(0, CLASSES, (clients, BATCH)))
@@ -72,31 +114,13 @@ def assert_same_state(one: hsfl.engine.Backend, other: hsfl.engine.Backend) -> N
 @pytest.mark.parametrize("seed", range(4))
 def test_stacked_equals_reference(seed: int, norm: str, dropout: float, optimizer: str) -> None:
     """Random trees of 2 to 4 tiers, cuts, intervals and moves of cuts in mid-training, in float64."""
-    rng = np.random.default_rng(seed)
-    tiers, clients = int(rng.integers(2, 5)), int(rng.integers(4, 8))
-    hosts = random_hosts(rng, tiers, clients, single_top=bool(seed % 2))
-
-    def random_cuts() -> list[int]:
-        return sorted(map(int, rng.integers(1, 6, tiers - 1)))
-
-    cuts, intervals = random_cuts(), rng.integers(1, 4, tiers)
-    options = {"dtype": torch.float64, "seed": seed}
+    tree, options = RandomTree(seed), {"dtype": torch.float64, "seed": seed}
+    cuts = tree.cuts()
     both = [
-        hsfl.backend(kind, layers(norm, dropout), hosts, cuts, OPTIMIZERS[optimizer], **options)
+        hsfl.backend(kind, layers(norm, dropout), tree.hosts, cuts, OPTIMIZERS[optimizer], **options)
         for kind in ("reference", "stacked")
     ]
-    for t in range(1, 9):
-        inputs, targets = batch(rng, clients)
-        ours, theirs = (backend.step(inputs, targets) for backend in both)
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
-        for m in range(tiers):
-            if t % intervals[m] == 0:
-                for backend in both:
-                    backend.average(m)
-        if t in (3, 6):
-            cuts = random_cuts()
-            for backend in both:
-                backend.move(cuts)
+    for _ in tree.train_alike(both, rounds=8, moves=(3, 6)):
         assert_same_state(*both)
     ours, theirs = (backend.global_state() for backend in both)
     for key, value in ours.items():
@@ -324,10 +348,7 @@ def test_coded_links_train_alike(model, codes: tuple[str, str], tmp_path) -> Non
                 backend.average(0)
                 backend.move((2, 2) if model is mlp else (2, 3))  # a tier that relays codes what it passes on
         if t == 3:
-            for backend in both:
-                backend.save(tmp_path / type(backend).__name__)
-            for backend, other in zip(both, reversed(both), strict=True):
-                backend.load(tmp_path / type(other).__name__)
+            swap_through_files(both, tmp_path)
     assert_same_state(*both)
 
 

@@ -21,7 +21,7 @@ from hsfl.errors import DivergedError, HsflError
 from hsfl.problem.codes import BLOCK, CODES, LinkCodes
 from hsfl.problem.system import System
 from tests.engine.test_averaging import ServerMomentum
-from tests.engine.test_backends import OPTIMIZERS, batch, layers, random_hosts
+from tests.engine.test_backends import OPTIMIZERS, RandomTree, batch, layers, swap_through_files
 from tests.engine.test_corrected import KINDS, UNEQUAL, parabola, variates
 from tests.engine.test_speed_paths import assert_equal, everything
 from tests.theory.test_by_hand import CUTS, by_hand
@@ -163,32 +163,12 @@ def test_averages_by_hand(kind: str, name: str) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_stacked_equals_reference(seed: int, averaging: str, code: str, tmp_path) -> None:
     """Random trees, also with several top entities, unequal clients, moves of cuts, and through files."""
-    rng = np.random.default_rng(seed)
-    tiers, clients = 2 + seed % 3, int(rng.integers(4, 8))
-    hosts = random_hosts(rng, tiers, clients, single_top=bool(seed % 2))
-
-    def random_cuts() -> list[int]:
-        return sorted(map(int, rng.integers(1, 6, tiers - 1)))
-
-    cuts, intervals = random_cuts(), rng.integers(1, 4, tiers)
-    rule = ServerMomentum() if averaging == "own" else averaging
-    both = [make(kind, code, hosts=hosts, cuts=cuts, averaging=rule) for kind in KINDS]
-    for t in range(1, 11):
-        inputs, targets = batch(rng, clients)
-        ours, theirs = (backend.step(inputs, targets) for backend in both)
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
-        for m, backend in itertools.product(range(tiers), both):
-            if t % intervals[m] == 0:
-                backend.average(m)
-        if t in (3, 5, 8):
-            cuts = random_cuts()
-            for backend in both:
-                backend.move(cuts)
+    tree, rule = RandomTree(seed), ServerMomentum() if averaging == "own" else averaging
+    cuts = tree.cuts()
+    both = [make(kind, code, hosts=tree.hosts, cuts=cuts, averaging=rule) for kind in KINDS]
+    for t in tree.train_alike(both, rounds=10, moves=(3, 5, 8)):
         if t == 6:
-            for backend in both:
-                backend.save(tmp_path / type(backend).__name__)
-            for backend, other in zip(both, reversed(both), strict=True):
-                backend.load(tmp_path / type(other).__name__)
+            swap_through_files(both, tmp_path)
         close(*both)
 
 

@@ -15,7 +15,7 @@ from hsfl.engine.averaging import RULES, AveragingRule, Held
 from hsfl.errors import ScenarioError
 from hsfl.problem.problem import AVERAGING_KEEPS
 from tests.engine.test_averaging import assert_same_last
-from tests.engine.test_backends import OPTIMIZERS, assert_same_state, batch, layers, random_hosts
+from tests.engine.test_backends import OPTIMIZERS, RandomTree, assert_same_state, batch, layers, swap_through_files
 from tests.engine.test_speed_paths import assert_equal, everything
 
 KINDS = ("reference", "stacked")
@@ -43,30 +43,12 @@ def variates(backend: hsfl.engine.Backend) -> dict[str, list[tuple[float, torch.
 @pytest.mark.parametrize("seed", range(6))
 def test_stacked_equals_reference(seed: int, optimizer: str, tmp_path) -> None:
     """Random trees, also with several top entities, unequal clients, intervals, moves of cuts, and through a file."""
-    rng = np.random.default_rng(seed)
-    tiers, clients = int(rng.integers(2, 5)), int(rng.integers(4, 8))
-    hosts = random_hosts(rng, tiers, clients, single_top=bool(seed % 2))
-
-    def random_cuts() -> list[int]:
-        return sorted(map(int, rng.integers(1, 6, tiers - 1)))
-
-    cuts, intervals = random_cuts(), rng.integers(1, 5, tiers)
-    both = [make(kind, optimizer, hosts, cuts, "batch") for kind in KINDS]
-    for t in range(1, 13):
-        inputs, targets = batch(rng, clients)
-        ours, theirs = (backend.step(inputs, targets) for backend in both)
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
-        for m, backend in itertools.product(range(tiers), both):
-            if t % intervals[m] == 0:
-                backend.average(m)
-        if t in (3, 5, 9):
-            cuts = random_cuts()
-            for backend in both:
-                backend.move(cuts)
+    tree = RandomTree(seed)
+    cuts = tree.cuts()
+    both = [make(kind, optimizer, tree.hosts, cuts, "batch") for kind in KINDS]
+    for t in tree.train_alike(both, rounds=12, moves=(3, 5, 9)):
         if t == 7:
-            both[0].save(tmp_path / "file")
-            both[1] = make("stacked", optimizer, hosts, norm="batch", cuts=random_cuts())
-            both[1].load(tmp_path / "file")
+            swap_through_files(both, tmp_path)
         assert_same_state(*both)
         assert_same_last(*both)
         ours, theirs = (variates(backend) for backend in both)

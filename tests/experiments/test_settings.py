@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hsfl
-from hsfl.experiments import beyond
+from hsfl.experiments import gains
 from hsfl.experiments.benchmarks import full_sync_cuts
 from hsfl.experiments.recipes import RECIPES
 from hsfl.experiments.settings import Settings, client_cloud, client_edge, scaled
@@ -32,7 +32,7 @@ def test_fewer_tiers_are_the_built_in_scenarios() -> None:
     assert rates(client_cloud(paper).system) == rates(hsfl.load_scenario("client-cloud").system)
 
 
-@pytest.mark.parametrize("code", [None, beyond.LINKS, {"average": "int4"}], ids=["plain", "beyond", "averages only"])
+@pytest.mark.parametrize("code", [None, gains.LINKS, {"average": "int4"}], ids=["plain", "beyond", "averages only"])
 @pytest.mark.parametrize("settings", [FULL, QUICK], ids=["full", "quick"])
 def test_full_synchronisation_has_the_cuts_with_the_shortest_round(
     settings: Settings, code: dict[str, str] | None

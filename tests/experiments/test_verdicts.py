@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from hsfl.experiments import ablations, benchmarks, beyond, planning
+from hsfl.experiments import ablations, benchmarks, gains, planning
 from hsfl.experiments.recipe import Found
 from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Result
 from hsfl.experiments.settings import Settings
@@ -20,7 +20,7 @@ LABELS = {
     planning.models: ("paper", "refined", "full sync"),
     ablations.intervals: ("planned", "PSL", "I = 1", "I = 20"),
     ablations.cuts: SETTINGS.some_cuts,
-    beyond.beyond: tuple(dict.fromkeys(key[1] for key in beyond.beyond_runs(SETTINGS))),
+    gains.beyond: tuple(dict.fromkeys(key[1] for key in gains.beyond_runs(SETTINGS))),
 }
 
 
@@ -152,22 +152,26 @@ def test_planning_cuts_matters_more_where_every_seed_says_so(rma_ms: list[float]
     ],
 )
 def test_what_is_planned_corrected_and_coded_has_an_aim(pace: float, measured: str, verdict: str) -> None:
-    claim = judge(beyond.beyond, {beyond.TOGETHER: curve(0.8, pace)}, f"{beyond.TOGETHER}: at least 3.5 times")
+    claim = judge(
+        gains.beyond,
+        {gains.TOGETHER: curve(0.8, pace)},
+        f"{gains.TOGETHER}: at least 3.5 times",
+    )
     assert (claim.measured, claim.verdict) == (measured, verdict)
 
 
 def test_a_seed_that_misses_the_target_fails_and_has_no_bar() -> None:
     missed = [curve(0.8, 0.1), curve(0.8, 0.1), curve(0.72, 0.1)]
-    assert judge(beyond.beyond, {beyond.PLANNED: missed}, "planned: at least").measured == "target missed"
-    bars = shown(beyond.beyond, {beyond.PLANNED: missed, beyond.TOGETHER: curve(0.8, 0.2)}).panels[-1].series
+    assert judge(gains.beyond, {gains.PLANNED: missed}, "planned: at least").measured == "target missed"
+    bars = shown(gains.beyond, {gains.PLANNED: missed, gains.TOGETHER: curve(0.8, 0.2)}).panels[-1].series
     heights = {series.label: series.y[0] for series in bars}
-    assert heights[beyond.PLANNED] is None
-    assert (heights["full sync"], heights[beyond.TOGETHER]) == pytest.approx((1, 5))
+    assert heights[gains.PLANNED] is None
+    assert (heights["full sync"], heights[gains.TOGETHER]) == pytest.approx((1, 5))
 
 
 @pytest.mark.parametrize(("final", "verdict"), [(0.7935, HOLDS), (0.7925, IN_PART), (0.78, FAILS)])
 def test_what_is_faster_must_end_as_accurate(final: float, verdict: str) -> None:
-    assert judge(beyond.beyond, {beyond.PLANNED: curve(final)}, "planned: ends within 0.7").verdict == verdict
+    assert judge(gains.beyond, {gains.PLANNED: curve(final)}, "planned: ends within 0.7").verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -181,9 +185,9 @@ def test_what_is_faster_must_end_as_accurate(final: float, verdict: str) -> None
     ],
 )
 def test_planned_is_compared_with_the_best_fixed_plan(planned: Run, measured: str, verdict: str) -> None:
-    found = dict.fromkeys(beyond.hindsight_runs(SETTINGS), curve(0.8))
+    found = dict.fromkeys(gains.hindsight_runs(SETTINGS), curve(0.8))
     found |= {("shards", (1, 3), (1, 1)): curve(0.8, 0.8), ("shards", (1, 3), (20, 20)): curve(0.7, 0.1)}
-    result = beyond.hindsight(SETTINGS, found | {("shards", beyond.PLANNED): planned})
+    result = gains.hindsight(SETTINGS, found | {("shards", gains.PLANNED): planned})
     assert [(claim.measured, claim.verdict) for claim in result.claims] == [(measured, verdict)]
     bars = {series.label: dict(zip(series.x, series.y, strict=True)) for series in result.panels[0].series}
     assert bars["cuts (1, 3)"] == {"(1, 1)": 32, "(20, 20)": None}

@@ -24,7 +24,7 @@ from hsfl.problem.problem import Problem
 from hsfl.problem.strategy import Strategy
 from hsfl.problem.system import System
 from hsfl.records import AlgorithmRecord, DriftRecord, PlanRecord, RoundRecord
-from hsfl.theory.convergence import needs_smoothness, predicted_drift, rounds_needed, whole_rounds
+from hsfl.theory.convergence import predicted_drift, rounds_needed, whole_rounds
 
 #: The fewest rounds before the second plan that is made by the loss: before training begins, little is known.
 FIRST_WAIT = 16
@@ -33,7 +33,7 @@ FIRST_WAIT = 16
 def rounds_of_probe(problem: Problem, batches: int) -> int:
     """How many rounds a measurement of the constants is charged as: a gradient each, and two more for the smoothness
     on two of the mini-batches, which count like all of them."""
-    return (2 if needs_smoothness(problem) else 1) * batches
+    return batches if problem.constants.by_loss else 2 * batches
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Algorithm:
         """`clock` is the simulated one unless another is given."""
         self.backend, self.task = backend, task
         self.clock = clock or SimulatedClock(task.problem)
-        first_wait = None if needs_smoothness(task.problem) else FIRST_WAIT
+        first_wait = FIRST_WAIT if task.problem.constants.by_loss else None
         self.schedule = Schedule(task.problem.system.topology, task.strategy, task.replan_every, first_wait)
         self.estimate, self.guard = Estimate(), Guard()
         self.problem = task.problem
@@ -184,7 +184,7 @@ class Algorithm:
         if measures:
             self.clock.split(plan.cuts, rounds_of_probe(problem, task.probe_batches))
         predicted = None
-        if task.strategy.needs_constants and needs_smoothness(problem):  # by the loss there is no target to predict
+        if task.strategy.needs_constants and not problem.constants.by_loss:
             found = float(whole_rounds(rounds_needed(problem, plan.cuts, plan.intervals)))
             predicted = int(found) if np.isfinite(found) else None
         return PlanRecord(
@@ -202,7 +202,7 @@ class Algorithm:
     @property
     def _guarded(self) -> bool:
         """Whether intervals are planned, and by what is seen of drift and loss."""
-        return bool(getattr(self.task.strategy, "guarded", False)) and not needs_smoothness(self.problem)
+        return bool(getattr(self.task.strategy, "guarded", False)) and self.problem.constants.by_loss
 
     def _shortened(self) -> PlanRecord:
         """Half the intervals, at once: nothing is measured, nothing moves."""
@@ -221,7 +221,7 @@ class Algorithm:
 
     def _measured(self, problem: Problem, current: Plan | None) -> Problem:
         """The problem with constants measured now."""
-        step = problem.step if needs_smoothness(problem) else None
+        step = None if problem.constants.by_loss else problem.step
         self.estimate.add(self.backend.probe(self.task.probe_batches, step))
         problem = self._as_estimated(problem)
         if current is None or self.estimate.probes == 1:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import combinations
 from math import isfinite
 from typing import Any
-
-import numpy as np
 
 from hsfl.experiments.recipe import Found, Wanted
 from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series
@@ -24,8 +21,8 @@ from hsfl.experiments.statistics import (
     time_to,
     times_to,
 )
+from hsfl.planner import baselines
 from hsfl.runs.reading import Run
-from hsfl.theory.latency import aggregation_latency, split_latency
 
 STRATEGIES = ("HSFL", "RMA+MS", "MA+RMS", "RMA+RMS", "DAMA+RMS", "RMA+AMS")
 PARTITIONS = {"iid": "IID", "shards": "non-IID"}
@@ -51,9 +48,7 @@ def full_sync_cuts(settings: Settings, overrides: Mapping[str, Any] | None = Non
     `overrides` may change what its links carry, and so its cuts.
     """
     problem = settings.scenario(settings.dataset, "iid", settings.seeds[0], overrides).training_problem
-    cuts = list(combinations(range(1, problem.num_layers), problem.system.num_tiers - 1))
-    seconds = split_latency(problem, cuts) + aggregation_latency(problem, cuts).sum(-1)
-    return cuts[int(np.argmin(seconds))]
+    return baselines.full_sync_cuts(problem)
 
 
 def _by_strategy(settings: Settings, found: Found, dataset: str, partition: str) -> dict[str, list[Run]]:

@@ -150,7 +150,7 @@ def models(settings: Settings, found: Found) -> Result:
     """What each drift model plans with the same target, and what that reaches."""
     panels, rows, claims = [], [], []
     for partition, word in PARTITIONS.items():
-        of, target = _against_full_sync(settings, found, partition, MODELS)
+        of, target = _gains(settings, found, partition, MODELS)
         panels.append(curves(word, of, level=100 * target))
         rows += _rows(word, of, target)
         sooner = slowdown(of[FULL_SYNC], of["refined"], target)
@@ -183,7 +183,7 @@ def slack(settings: Settings, found: Found) -> Result:
     """What more tolerance for drift makes of a plan."""
     panels, rows, claims = [], [], []
     for partition, word in PARTITIONS.items():
-        of, target = _against_full_sync(settings, found, partition, SLACKS)
+        of, target = _gains(settings, found, partition, SLACKS)
         panels.append(curves(word, of, level=100 * target))
         rows += _rows(word, of, target)
         final = [finals(of[label]).mean for label in SLACKS]
@@ -209,7 +209,7 @@ def slack(settings: Settings, found: Found) -> Result:
     )
 
 
-def _against_full_sync(
+def _gains(
     settings: Settings, found: Found, partition: str, labels: Iterable[str]
 ) -> tuple[dict[str, list[Run]], float]:
     """The runs by label, and the target that full synchronisation sets."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hsfl.experiments import ablations, benchmarks, beyond, motivation, planning, random_systems, resources
+from hsfl.experiments import ablations, benchmarks, gains, motivation, planning, random_systems, resources
 from hsfl.experiments.recipe import Found, Recipe
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings
@@ -36,8 +36,13 @@ RECIPES = {
         Recipe("models", "plans by both drift models", planning.models, planning.models_runs),
         Recipe("slack", "plans that allow more drift", planning.slack, planning.slack_runs),
         Recipe("drift", "predicted against measured drift", planning.drift, planning.drift_runs),
-        Recipe("beyond", "corrected averages and coded links", beyond.beyond, beyond.beyond_runs),
-        Recipe("hindsight", "planned against a grid of fixed plans", beyond.hindsight, beyond.hindsight_runs),
+        Recipe("beyond", "corrected averages and coded links", gains.beyond, gains.beyond_runs),
+        Recipe(
+            "hindsight",
+            "planned against a grid of fixed plans",
+            gains.hindsight,
+            gains.hindsight_runs,
+        ),
         Recipe("bcd", "how far BCD ends from the optimum", _bcd),
         Recipe("robustness", "plans with wrong constants", _robustness),
     )

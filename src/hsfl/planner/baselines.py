@@ -17,7 +17,7 @@ from hsfl.planner.exact import ExactSolver
 from hsfl.planner.result import Evaluation, evaluate_plan
 from hsfl.planner.terms import Segments, Terms
 from hsfl.problem.plan import NEVER, Plan
-from hsfl.problem.problem import Problem
+from hsfl.problem.problem import Constants, Problem
 
 #: The paper draws random intervals from 1 to 25 rounds.
 LONGEST_RANDOM_INTERVAL = 25
@@ -85,6 +85,18 @@ def alternatives(problem: Problem, plan: Plan, *, allow_empty_tiers: bool = Fals
     never = tuple(NEVER if averaged else 1 for averaged in problem.system.averaged)
     yield single("PSL", "parallel split learning: never averaged, the cuts of the plan", Plan(plan.cuts, never))
     yield from one_tier_less(problem, allow_empty_tiers=allow_empty_tiers)
+
+
+def full_sync_cuts(problem: Problem) -> tuple[int, ...]:
+    """The cuts with the shortest rounds of full synchronisation that fit the memories."""
+    return ExactSolver(convergence_aside(problem)).solve((1,) * problem.system.num_tiers).plan.cuts
+
+
+def convergence_aside(problem: Problem) -> Problem:
+    """The problem for choices that leave convergence aside: its constants need not be known."""
+    M, L = problem.system.num_tiers, problem.num_layers
+    nothing = Constants(1.0, 1.0, 1.0, np.zeros(L), np.zeros(L), np.zeros((M, L)), "paper")
+    return replace(problem, constants=nothing)
 
 
 def fastest_round_cuts(problem: Problem, *, allow_empty_tiers: bool = False) -> tuple[int, ...]:

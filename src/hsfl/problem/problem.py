@@ -33,12 +33,17 @@ class Constants:
     gradient_dissimilarity: FloatArray | None
     """zeta_{m,l}^2 between the entities of each tier, (M, L); needed by the refined drift model."""
     drift: str
-    """The drift model: "paper" or "refined"."""
+    """The drift model: "paper", "refined" or "energy"."""
     drift_correction: FloatArray | None = None
     """(M,): how much of the refined model's drift is seen in training; None is all of it."""
 
     def __post_init__(self) -> None:
         freeze(self)
+
+    @property
+    def by_loss(self) -> bool:
+        """Whether drift is weighed against the loss of the moment: then plans need neither a target nor beta."""
+        return self.drift == "energy"
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,8 @@ class Strategy(Protocol):
     """Proposes plans while training. It keeps no state, so that a run can be resumed.
 
     One that averages tiers otherwise than every I_m rounds also has `averages(plan, tier, rounds)`: whether a tier
-    (counted from 0) is averaged after so many rounds since its interval last changed.
+    (counted from 0) is averaged after so many rounds since its interval last changed. One whose intervals may be
+    shortened between plans, where drift is weighed against the loss and does harm, has `guarded`, which is True.
     """
 
     @property

@@ -224,7 +224,7 @@ class Scenario:
         Those are rounds at the given learning rate, or at 1/smoothness where that is less: above it the bound ends.
         """
         spec = self.spec.convergence
-        if problem.constants.drift == "energy":
+        if problem.constants.by_loss:
             return replace(problem, constants=replace(problem.constants, target=loss_target(problem)))
         if (spec.target is None) == (spec.rounds is None):
             given = "neither target nor rounds" if spec.target is None else "both target and rounds"

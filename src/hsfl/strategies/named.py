@@ -14,7 +14,8 @@
 MA and MS are the model aggregation and model splitting of the paper; R is random, DA depth-aware, A adaptive.
 
 - Planned: the planner's optimum for the machines of the moment and the constants as measured, but no interval grows
-  to more than twice its last value from one plan to the next. HSFL keeps cuts or intervals that are given and plans
+  to more than twice its last value from one plan to the next, and a first one is at most 8 where drift is weighed
+  against the loss. HSFL keeps cuts or intervals that are given and plans
   the rest (the paper's ablations). Where random intervals keep every cut vector from the target, RMA+MS takes the best
   cuts for the target doubled as often as it takes.
 - Random: every interval uniform in 1..25, cuts distinct and uniform in 3..14 of VGG-16's 16 layers (3..L-2 in
@@ -35,12 +36,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hsfl.errors import InfeasibleError
-from hsfl.planner.baselines import fastest_round_cuts, random_cuts, random_intervals
+from hsfl.planner.baselines import convergence_aside, fastest_round_cuts, random_cuts, random_intervals
 from hsfl.planner.exact import ExactSolver
 from hsfl.planner.solve import solve
 from hsfl.planner.terms import Terms
 from hsfl.problem.plan import NEVER, Plan
-from hsfl.problem.problem import Constants, Problem
+from hsfl.problem.problem import Problem
 
 PLANNED, RANDOM, DEPTH_AWARE, NEVER_AVERAGED, FASTEST = "planned", "random", "depth-aware", "never", "fastest"
 #: By name: how intervals and cuts are chosen; None is given.
@@ -123,10 +124,10 @@ class Named:
     def _cuts(self, problem: Problem, rng: np.random.Generator) -> tuple[int, ...]:
         if self.cuts == RANDOM:
             return random_cuts(
-                Terms.from_problem(_aside(problem), allow_empty_tiers=self.allow_empty_tiers).segments, rng
+                Terms.from_problem(convergence_aside(problem), allow_empty_tiers=self.allow_empty_tiers).segments, rng
             )
         if self.cuts == FASTEST:
-            return fastest_round_cuts(_aside(problem), allow_empty_tiers=self.allow_empty_tiers)
+            return fastest_round_cuts(convergence_aside(problem), allow_empty_tiers=self.allow_empty_tiers)
         return tuple(int(c) for c in self.cuts)
 
     def _best_cuts(self, problem: Problem, intervals: tuple[int, ...]) -> Plan:
@@ -141,14 +142,7 @@ class Named:
 
 
 def _limited(intervals: tuple[int, ...], current: Plan | None, problem: Problem) -> tuple[int, ...]:
-    """At most `GROWTH` times those in force; at first, with the drift model "energy", at most `FIRST`."""
+    """At most `GROWTH` times those in force; at first, where drift is weighed against the loss, at most `FIRST`."""
     if current is None:
-        return tuple(min(i, FIRST) for i in intervals) if problem.constants.drift == "energy" else intervals
+        return tuple(min(i, FIRST) for i in intervals) if problem.constants.by_loss else intervals
     return tuple(min(new, GROWTH * old) for new, old in zip(intervals, current.intervals, strict=True))
-
-
-def _aside(problem: Problem) -> Problem:
-    """The problem with convergence left aside: its constants need not be known to choose without them."""
-    M, L = problem.system.num_tiers, problem.num_layers
-    nothing = Constants(1.0, 1.0, 1.0, np.zeros(L), np.zeros(L), np.zeros((M, L)), "paper")
-    return replace(problem, constants=nothing)

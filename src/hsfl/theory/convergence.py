@@ -35,9 +35,8 @@ def refined_drift(problem: Problem) -> FloatArray:
     beta^2 gamma^2 [a (I-1)/2 + b (I-1)(2I-1)/6] with a = (J_m - 1)/N sum_l sigma_l^2 and b = sum_l zeta_{m,l}^2.
     A model under bounded dissimilarity, not the paper's theorem; it tells IID from non-IID data, which G^2 cannot.
     """
-    a_ML, b_ML = _rates(problem)
     scale = (problem.constants.smoothness * problem.step) ** 2
-    return scale * np.stack((b_ML / 3, (a_ML - b_ML) / 2, b_ML / 6 - a_ML / 2))
+    return scale * _over_interval(*_rates(problem))
 
 
 def energy_drift(problem: Problem) -> FloatArray:
@@ -48,7 +47,11 @@ def energy_drift(problem: Problem) -> FloatArray:
     allows, beta = 1/gamma, as training with a useful step soon finds them.
     """
     a_ML, b_ML = _rates(problem)
-    a_ML = a_ML / np.array(problem.system.entities)[:, None]
+    return _over_interval(a_ML / np.array(problem.system.entities)[:, None], b_ML)
+
+
+def _over_interval(a_ML: FloatArray, b_ML: FloatArray) -> FloatArray:
+    """The mean of a k + b k^2 over k = 0..I-1, as coefficients of I^2, I and 1."""
     return np.stack((b_ML / 3, (a_ML - b_ML) / 2, b_ML / 6 - a_ML / 2))
 
 
@@ -95,11 +98,6 @@ DRIFT_MODELS: dict[str, Callable[[Problem], FloatArray]] = {
 }
 
 
-def needs_smoothness(problem: Problem) -> bool:
-    """Whether plans depend on beta; with the drift model "energy" it is 1/gamma."""
-    return problem.constants.drift != "energy"
-
-
 def drift_coefficients(problem: Problem) -> FloatArray:
     """q_2, q_1, q_0 of every layer in every tier: (3, M, L), 0 where a tier has one entity (Insight 2)."""
     coefficients = DRIFT_MODELS[problem.constants.drift](problem)
@@ -122,7 +120,7 @@ def quadratic(coefficients: FloatArray, intervals: FloatArray) -> FloatArray:
 def noise_floor(problem: Problem) -> float:
     """beta gamma sum_l sigma_l^2 / N: what no number of rounds and no plan gets below; no part of `loss_target`."""
     constants = problem.constants
-    if constants.drift == "energy":
+    if constants.by_loss:
         return 0.0
     return float(constants.smoothness * problem.step * constants.gradient_variance.sum() / problem.system.num_clients)
 
