@@ -65,6 +65,8 @@ class ConstantsRecord(Record):
     gradient_dissimilarity: list[list[float]] | None
     drift: str
     drift_correction: list[float] | None = None
+    intervals_in_force: list[Count] | None = None
+    gap_in_force: float | None = None
 
 
 class PlanRecord(Record):
@@ -172,6 +174,7 @@ class GuardRecord(Record):
     alarm: str | None = None
     seen: Count = 0
     fresh: bool = False
+    looked: Count = 0
 
 
 class AlgorithmRecord(Record):

@@ -65,7 +65,7 @@ def test_a_loss_that_rises_is_an_alarm_once() -> None:
         guard.see(later, [0], plan)
         guard.see(later, [], plan)
         guard.see(later, [0, 1], plan)
-        guard.look(problem, plan)
+        guard.look(problem, plan, 8)
 
     for loss in [2.0] * 10 + [1.0] * 40 + [1.3] * 20:
         interval(loss, 0.1)
@@ -79,7 +79,7 @@ def test_a_loss_that_rises_is_an_alarm_once() -> None:
     assert guard.shortened(plan) == Plan((1, 2), (1, 2, 1)) and guard.alarm is None
     interval(2.5, 0.1)
     assert guard.alarm is None  # what it rose to is where it starts from now
-    guard.look(problem, Plan((1, 2), (1, 1, 1)))
+    guard.look(problem, Plan((1, 2), (1, 1, 1)), 8)
     assert guard.alarm is None  # nothing is left to shorten
 
 

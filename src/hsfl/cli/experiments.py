@@ -38,6 +38,10 @@ def reproduce(
             help="Seeds of all but fig6, fig7 and setting, which take one; default: 3, or 1 with --quick.",
         ),
     ] = None,
+    first_seed: Annotated[
+        int,
+        typer.Option(min=0, help="The first of the seeds, so that others than those that chose a setting judge it."),
+    ] = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = "auto",
     precision: Annotated[
         str | None, typer.Option(help="fp32, tf32 or bf16; default: bf16 on a GPU, else fp32.")
@@ -83,8 +87,12 @@ def reproduce(
 
     on_gpu = choose_device(device).type == "cuda"
     jobs = jobs or (1 if on_gpu else os.cpu_count() or 1)
+    number = seeds or (1 if quick else 3)
     settings = Settings(
-        quick, tuple(range(seeds or (1 if quick else 3))), device, precision or ("bf16" if on_gpu else "fp32")
+        quick,
+        tuple(range(first_seed, first_seed + number)),
+        device,
+        precision or ("bf16" if on_gpu else "fp32"),
     )
     store = Store(out / "runs", data)
     if not (quick or on_gpu) and any(recipe.runs(settings) for recipe in chosen):

@@ -100,12 +100,13 @@ class Algorithm:
                 pending = []
                 yield self._plan()
             pending.append(self._round())
-            drifted = self._guarded and any(average.rounds > 1 for average, _ in pending[-1].averages)
-            if drifted or not self.backend.runs_ahead:
+            drifted = any(average.rounds > 1 for average, _ in pending[-1].averages)
+            looks = self._guarded and drifted and self.guard.is_due(self.round)
+            if looks or not self.backend.runs_ahead:
                 yield from self._finished(pending)
                 pending = []
-            if drifted and self.schedule.plan is not None:
-                self.guard.look(self.problem, self.schedule.plan)
+            if looks and self.schedule.plan is not None:
+                self.guard.look(self.problem, self.schedule.plan, self.round)
         yield from self._finished(pending)
 
     def _round(self) -> _Pending:
@@ -164,6 +165,8 @@ class Algorithm:
         task, current = self.task, self.schedule.plan
         measures = task.measure_constants and task.strategy.needs_constants
         problem = replace(task.problem, system=self.clock.problem.system)
+        if current is not None:
+            problem = _near(problem, current, self.problem.constants.gap_in_force)
         if measures:
             problem = self._measured(problem, current)
         if task.strategy.needs_constants:
@@ -175,7 +178,9 @@ class Algorithm:
             if current is None:
                 raise
             plan, kept = current, str(error)
-        self.problem = problem
+        grown = current is None or any(new > old for new, old in zip(plan.intervals, current.intervals, strict=True))
+        constants = problem.constants
+        self.problem = _near(problem, plan, constants.initial_gap if grown else constants.gap_in_force)
         if current is not None and plan.cuts != current.cuts:
             self.clock.move(current.cuts, plan.cuts)
         if plan.cuts != self.backend.cuts:
@@ -208,6 +213,7 @@ class Algorithm:
         """Half the intervals, at once: nothing is measured, nothing moves."""
         assert self.schedule.plan is not None
         why, plan = self.guard.alarm, self.guard.shortened(self.schedule.plan)
+        self.problem = _near(self.problem, plan, self.problem.constants.gap_in_force)
         self.schedule.adopt(plan)
         return PlanRecord(
             round=self.round,
@@ -252,3 +258,11 @@ class Algorithm:
         self.estimate = Estimate.from_state(state.estimate)
         self.guard.restore(state.guard)
         self.problem = replace(self.task.problem, constants=recorded_constants(state.constants))
+
+
+def _near(problem: Problem, plan: Plan, gap: float | None) -> Problem:
+    """The problem with a plan in force and the gap when intervals last grew, where plans are made by the loss."""
+    if not problem.constants.by_loss:
+        return problem
+    constants = replace(problem.constants, intervals_in_force=np.array(plan.intervals), gap_in_force=gap)
+    return replace(problem, constants=constants)

@@ -14,6 +14,8 @@ LEAST_LEFT = 0.25
 #: How many times the lowest loss the loss may be; both are means over about `_MEMORY` losses.
 MOST_LOSS = 1.5
 _MEMORY = 5
+#: The fewest rounds between two looks: each waits for the device.
+EVERY = 8
 
 
 class Guard:
@@ -28,7 +30,10 @@ class Guard:
         self.lowest: float | None = None
         self.alarm: str | None = None
         """Why the intervals are to be shortened before the next round."""
-        self._seen, self._fresh = 0, False
+        self._seen, self._fresh, self._looked = 0, False, 0
+
+    def is_due(self, round_: int) -> bool:
+        return round_ >= self._looked + EVERY
 
     def see(self, loss: float, averaged: Collection[int], plan: Plan) -> None:
         """A round's mean loss, and the tiers that were averaged after it."""
@@ -40,8 +45,9 @@ class Guard:
         if self._seen >= _MEMORY:
             self.lowest = self.loss if self.lowest is None else min(self.lowest, self.loss)
 
-    def look(self, problem: Problem, plan: Plan) -> None:
+    def look(self, problem: Problem, plan: Plan, round_: int) -> None:
         """After averages: raise the alarm where drift, as last seen, or the loss has grown too much."""
+        self._looked = round_
         if all(interval == 1 for interval in plan.intervals):
             return
         whole = float(margin(problem, plan.cuts, (1,) * len(plan.intervals)))
@@ -59,8 +65,15 @@ class Guard:
 
     def state(self) -> GuardRecord:
         """The guard as a checkpoint holds it."""
-        return GuardRecord(loss=self.loss, lowest=self.lowest, alarm=self.alarm, seen=self._seen, fresh=self._fresh)
+        return GuardRecord(
+            loss=self.loss,
+            lowest=self.lowest,
+            alarm=self.alarm,
+            seen=self._seen,
+            fresh=self._fresh,
+            looked=self._looked,
+        )
 
     def restore(self, state: GuardRecord) -> None:
         self.loss, self.lowest, self.alarm = state.loss, state.lowest, state.alarm
-        self._seen, self._fresh = state.seen, state.fresh
+        self._seen, self._fresh, self._looked = state.seen, state.fresh, state.looked

@@ -8,7 +8,7 @@ from typing import Any
 from hsfl.experiments.benchmarks import FULL_SYNC, PARTITIONS, as_accurate, full_sync_cuts
 from hsfl.experiments.recipe import Found, Key, Wanted
 from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series
-from hsfl.experiments.settings import SLACK, Settings, fixed
+from hsfl.experiments.settings import Settings, fixed
 from hsfl.experiments.statistics import (
     MORE_ERROR,
     Spread,
@@ -53,9 +53,7 @@ def _variants(settings: Settings) -> dict[str, dict[str, Any]]:
         PLANNED: _BY_LOSS,
         CORRECTED: _BY_LOSS | _CORRECTED,
         "full sync, coded": fixed(full_sync_cuts(settings, CODED), (1, 1)) | CODED,
-        "planned, coded": _BY_LOSS | CODED,
         TOGETHER: _BY_LOSS | _CORRECTED | CODED,
-        f"planned, slack {SLACK:g}": {"convergence.slack": SLACK},
     }
 
 
@@ -98,8 +96,7 @@ def beyond(settings: Settings, found: Found) -> Result:
         [
             _HOW,
             f"Coded: activations and gradients in {LINKS['up']}, averages in {LINKS['average']}; full "
-            f"synchronisation has the best cuts for that. Slack {SLACK:g}: planned by the refined drift model, as in "
-            "the figures of the paper.",
+            "synchronisation has the best cuts for that.",
             f"Speed holds at the aim, in part if above 1; accuracy within {POINTS} points of full synchronisation, in "
             "part within twice as many. Sent is all of the run; plans are those of the first seed.",
         ],
@@ -153,7 +150,7 @@ def _grid(settings: Settings) -> dict[tuple[int, ...], tuple[tuple[int, int], ..
     if settings.quick:
         return {full_sync_cuts(settings): ((1, 1), (4, 4)), settings.cuts: ((1, 1), (20, 20))}
     intervals = ((1, 1), (2, 2), (4, 4), (8, 8), (1, 4), (2, 8))
-    return dict.fromkeys((full_sync_cuts(settings), (4, 7), settings.cuts), intervals)
+    return dict.fromkeys((full_sync_cuts(settings), (4, 7)), intervals)
 
 
 def hindsight_runs(settings: Settings) -> Wanted:

@@ -36,6 +36,10 @@ class Constants:
     """The drift model: "paper", "refined" or "energy"."""
     drift_correction: FloatArray | None = None
     """(M,): how much of the refined model's drift is seen in training; None is all of it."""
+    intervals_in_force: FloatArray | None = None
+    """(M,): near which the drift has to be right where it is no quadratic; None before there are any."""
+    gap_in_force: float | None = None
+    """theta0 when intervals last grew."""
 
     def __post_init__(self) -> None:
         freeze(self)
@@ -75,10 +79,12 @@ class Problem:
     def without_top_tier(self) -> Problem:
         """The same problem for the system whose second highest tier is the top."""
         zeta, correction = self.constants.gradient_dissimilarity, self.constants.drift_correction
+        in_force = self.constants.intervals_in_force
         constants = replace(
             self.constants,
             gradient_dissimilarity=None if zeta is None else zeta[:-1],
             drift_correction=None if correction is None else correction[:-1],
+            intervals_in_force=None if in_force is None else in_force[:-1],
         )
         return replace(self, system=self.system.without_top_tier(), constants=constants)
 

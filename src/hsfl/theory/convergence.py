@@ -17,6 +17,10 @@ from hsfl.problem.topology import edges
 
 #: How many times the loss the energy of drift may be before training stalls.
 ENERGY = 2.0
+#: How much more than 1/J_m of random drift harms.
+RANDOM = 2.0
+#: Intervals beyond this are as good as this one to see how drift grows.
+_FAR = 1000
 
 
 def paper_drift(problem: Problem) -> FloatArray:
@@ -35,24 +39,18 @@ def refined_drift(problem: Problem) -> FloatArray:
     beta^2 gamma^2 [a (I-1)/2 + b (I-1)(2I-1)/6] with a = (J_m - 1)/N sum_l sigma_l^2 and b = sum_l zeta_{m,l}^2.
     A model under bounded dissimilarity, not the paper's theorem; it tells IID from non-IID data, which G^2 cannot.
     """
-    scale = (problem.constants.smoothness * problem.step) ** 2
-    return scale * _over_interval(*_rates(problem))
+    return (problem.constants.smoothness * problem.step) ** 2 * _over_intervals(problem, *_rates(problem))
 
 
 def energy_drift(problem: Problem) -> FloatArray:
     """The refined drift as it harms: in units of the squared gradient norm, weighed by `loss_target`.
 
     What enters the mean step are the differences of gradients at the machines' own weights, averaged. Random drifts are
-    independent, so that they cancel up to 1/J_m; systematic ones do not. Steps are taken to be as long as the curvature
-    allows, beta = 1/gamma, as training with a useful step soon finds them.
+    independent, so that they cancel up to `RANDOM`/J_m; systematic ones do not. Steps are taken to be as long as the
+    curvature allows, beta = 1/gamma, as training with a useful step soon finds them.
     """
     a_ML, b_ML = _rates(problem)
-    return _over_interval(a_ML / np.array(problem.system.entities)[:, None], b_ML)
-
-
-def _over_interval(a_ML: FloatArray, b_ML: FloatArray) -> FloatArray:
-    """The mean of a k + b k^2 over k = 0..I-1, as coefficients of I^2, I and 1."""
-    return np.stack((b_ML / 3, (a_ML - b_ML) / 2, b_ML / 6 - a_ML / 2))
+    return _over_intervals(problem, RANDOM * a_ML / np.array(problem.system.entities)[:, None], b_ML)
 
 
 def _rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
@@ -64,6 +62,39 @@ def _rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
     return seen_M * a_ML, seen_M * constants.gradient_dissimilarity
 
 
+def _growth(problem: Problem, k: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """How random and systematic drift grow with k rounds since the average: k and k^2, but for momentum.
+
+    Momentum mu makes gamma of the step only after about 1/(1 - mu) rounds. Where machines keep their own, noise is
+    remembered from round to round; where an average gives them a common one, they drift slowly at first. Counted where
+    drift is weighed against the loss, not in the model of the published experiments.
+    """
+    mu = problem.momentum if problem.constants.by_loss else 0.0
+    recent = mu * (1 - mu**k) / (1 - mu)
+    if problem.averaging == "corrected" or problem.average_optimizer:
+        return k - 2 * recent + mu**2 * (1 - mu ** (2 * k)) / (1 - mu**2), (k - recent) ** 2
+    return k - 2 * recent / (1 + mu), k**2
+
+
+def _over_intervals(problem: Problem, a_ML: FloatArray, b_ML: FloatArray) -> FloatArray:
+    """The mean of a and b, grown, over k = 0..I-1, as coefficients of I^2, I and 1: (3, M, L).
+
+    Without momentum that is a quadratic. With it, it is the quadratic that is right at the intervals in force and at
+    twice as many rounds, 0 at 1 and never below: from one plan to the next intervals change no more than that.
+    """
+    in_force = problem.constants.intervals_in_force
+    near_M = np.full(problem.system.num_tiers, 4) if in_force is None else np.clip(in_force, 2, _FAR).astype(int)
+    total = np.zeros((3, *a_ML.shape))
+    for m, near in enumerate(near_M):
+        for rate_L, grown in zip((a_ML[m], b_ML[m]), _growth(problem, np.arange(2.0 * near)), strict=True):
+            # The quadratic is (I - 1)(q1 + q2 (I - 1)); the factor on the right is known at both.
+            here, there = grown[:near].mean() / (near - 1), grown.mean() / (2 * near - 1)
+            q2 = min((there - here) / near, there / (2 * near - 2))
+            q1 = there - q2 * (2 * near - 1)
+            total[:, m] += np.multiply.outer((q2, q1 - 2 * q2, q2 - q1), rate_L)
+    return total
+
+
 def drift_rates(problem: Problem, cuts: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
     """a_m and b_m of the refined model for one plan: (M,) each, 0 for a tier with one entity."""
     a_ML, b_ML = _rates(problem)
@@ -73,12 +104,13 @@ def drift_rates(problem: Problem, cuts: npt.ArrayLike) -> tuple[FloatArray, Floa
 def predicted_drift(problem: Problem, cuts: npt.ArrayLike, rounds: npt.ArrayLike) -> dict[str, FloatArray]:
     """How far the entities of every tier are apart so many rounds after an average, by each model that can tell: (M,).
 
-    E|w_m^j - mean|^2 over the tier's layers: refined, gamma^2 (a k + b k^2); paper, 4 gamma^2 k^2 sum_l G_l^2.
+    E|w_m^j - mean|^2 over the tier's layers: refined, gamma^2 (a k + b k^2), with `_growth` for k and k^2; paper,
+    4 gamma^2 k^2 sum_l G_l^2.
     """
     constants, k, found = problem.constants, np.asarray(rounds, dtype=float), {}
     if constants.gradient_dissimilarity is not None:
-        a_M, b_M = drift_rates(problem, cuts)
-        found["refined"] = problem.step**2 * (a_M * k + b_M * k**2)
+        (a_M, b_M), (random, systematic) = drift_rates(problem, cuts), _growth(problem, k)
+        found["refined"] = problem.step**2 * (a_M * random + b_M * systematic)
     if constants.gradient_second_moment is not None:
         found["paper"] = 4 * (problem.step * k) ** 2 * _per_tier(problem, cuts, constants.gradient_second_moment)
     return found
