@@ -20,7 +20,7 @@ from hsfl.theory.forecast import loss_law, recent_losses
 from hsfl.theory.latency import round_latency
 
 #: Forecasts are made after these shares of a run's rounds; claims are about the second.
-MOMENTS = (0.1, 0.2, 0.3, 0.4, 0.5)
+MOMENTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 FIFTH = 0.2
 #: The targets are the losses that the run has after these shares of its rounds, if that is later by at least `_AHEAD`.
 REACHED = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -29,7 +29,7 @@ _AHEAD = 0.2
 FACTOR = 1.5
 #: What is forecast, and what happened.
 _TOOK = {"rounds": "took_rounds", "seconds": "took_s"}
-_QUANTILES = (0.1, 0.5, 0.9)
+_PERCENT = [round(100 * moment) for moment in MOMENTS]
 
 
 def runs(settings: Settings) -> Wanted:
@@ -100,7 +100,7 @@ def forecast(settings: Settings, found: Found) -> Result:
             place = f"{dataset}, {word}"
             panels.append(_over_moments(place, of))
             rows += [[dataset, word, *_row(of, moment)] for moment in MOMENTS]
-            shares.append(Series(place, [100 * m for m in MOMENTS], [_share(of, m, "rounds") for m in MOMENTS]))
+            shares.append(Series(place, _PERCENT, [_share(of, m, "rounds") for m in MOMENTS]))
             claims.append(_claim(place, of))
     panels.append(
         Panel(f"rounds within a factor of {FACTOR}", "% of the run when it was said", "% of forecasts", shares)
@@ -142,6 +142,11 @@ def _ratios(of: list[_Said], moment: float, unit: str, took: str) -> list[float]
     return [getattr(s, unit) / getattr(s, took) for s in of if s.moment == moment]
 
 
+def _quantiles(ratios: list[float]) -> list[float | None]:
+    """A tenth is less, the middle, a tenth is more."""
+    return [round(float(q), 3) for q in np.quantile(ratios, (0.1, 0.5, 0.9))] if ratios else [None] * 3
+
+
 def _share(of: list[_Said], moment: float, unit: str) -> float:
     """How many in a hundred are within the factor."""
     right = [1 / FACTOR < ratio < FACTOR for ratio in _ratios(of, moment, unit, _TOOK[unit])]
@@ -152,21 +157,19 @@ def _row(of: list[_Said], moment: float) -> list[Any]:
     at = [s for s in of if s.moment == moment]
     made = [s for s in at if isfinite(s.rounds)]
     ratios = [s.rounds / s.took_rounds for s in made]
-    quantiles = [round(float(q), 2) for q in np.quantile(ratios, _QUANTILES)] if made else [None] * 3
     in_range = round(100 * float(np.mean([s.in_range for s in made])), 1) if made else None
     loss = round(float(np.median([s.loss for s in at])), 2) if at else None
     right = [_share(of, moment, unit) for unit in _TOOK]
-    return [round(100 * moment), loss, len(at), len(at) - len(made), *quantiles, *right, in_range]
+    return [round(100 * moment), loss, len(at), len(at) - len(made), *_quantiles(ratios), *right, in_range]
 
 
 def _over_moments(place: str, of: list[_Said]) -> Panel:
     """Predicted over happened, by the moment: the median, and four in five as a band."""
     series = []
     for unit, took in _TOOK.items():
-        ratios = {m: [r for r in _ratios(of, m, unit, took) if isfinite(r)] for m in MOMENTS}
-        made = {100 * m: np.quantile(found, _QUANTILES).tolist() for m, found in ratios.items() if found}
-        low, middle, high = (list(values) for values in zip(*made.values(), strict=True)) if made else ([], [], [])
-        series.append(Series(unit, list(made), middle, low, high))
+        made = [[r for r in _ratios(of, m, unit, took) if isfinite(r)] for m in MOMENTS]
+        low, middle, high = zip(*(_quantiles(ratios) for ratios in made), strict=True)
+        series.append(Series(unit, _PERCENT, middle, low, high))
     return Panel(place, "% of the run when it was said", "predicted / happened", series, log_y=True, level=1.0)
 
 
