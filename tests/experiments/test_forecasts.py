@@ -83,3 +83,5 @@ def test_a_run_that_learns_nothing_more_is_asked_for_nothing():
     flat[:10] = 0.01
     scenario = next(iter(forecasts.runs(SETTINGS).values()))
     assert forecasts.said(run(flat, scenario), scenario) == []
+    soon_over = forecasts.said(run(FALLING[:2], scenario), scenario)  # it diverged
+    assert all(one.rounds == np.inf and not one.in_range for one in soon_over)

@@ -19,7 +19,7 @@ from hsfl.scenario.scenario import Scenario
 from hsfl.theory.forecast import loss_law, recent_losses
 from hsfl.theory.latency import round_latency
 
-#: Forecasts are made after these shares of a run's rounds; claims are about the second.
+#: Forecasts are made after these shares of a run's rounds; claims are about a fifth.
 MOMENTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 FIFTH = 0.2
 #: The targets are the losses that the run has after these shares of its rounds, if that is later by at least `_AHEAD`.
@@ -64,7 +64,8 @@ def said(run: Run, scenario: Scenario) -> list[_Said]:
     times, recent, count = np.array([line.time_s for line in lines]), recent_losses(losses), len(lines)
     found = []
     for moment in MOMENTS:
-        now = round(moment * count)
+        if not (now := round(moment * count)):
+            continue
         law = loss_law(losses[:now])
         plan = next(plan for plan in reversed(run.plans) if plan.round < now)
         round_s = float(round_latency(scenario.training_problem, plan.cuts, plan.intervals))

@@ -46,7 +46,6 @@ class LossLaw:
 
     now: int
     """The rounds so far."""
-
     level: float
     slope: float
     error: float
