@@ -33,6 +33,21 @@ class DriftRecord(Record):
     paper: float | None = None
 
 
+class ForecastRecord(Record):
+    """How much longer it takes to a loss, by the losses up to now; None is beyond what they can tell."""
+
+    loss: float
+    """The target."""
+    rounds: Count | None = None
+    """Half of what the losses allow takes fewer, half more."""
+    low: Count | None = None
+    """A tenth takes fewer."""
+    high: Count | None = None
+    """A tenth takes more."""
+    seconds: float | None = None
+    """Simulated: `rounds` at the pace of the plan in force."""
+
+
 class RoundRecord(Record):
     """A line of metrics.jsonl: what a round did, and what was known after it. Round 0 is the start."""
 
@@ -52,6 +67,8 @@ class RoundRecord(Record):
     accuracy: float | None = None
     """On the test data, where the round was evaluated."""
     test_loss: float | None = None
+    forecast: ForecastRecord | None = None
+    """Where the round was evaluated, until the loss that ends training is reached."""
 
 
 class ConstantsRecord(Record):
@@ -79,8 +96,8 @@ class PlanRecord(Record):
     cuts: list[Count]
     intervals: list[Count]
     layers: Count
-    rounds_predicted: Count | None = None
-    """How many rounds the bound says it takes to the target."""
+    forecast: ForecastRecord | None = None
+    """As in metrics.jsonl, at the pace of this plan."""
     constants: ConstantsRecord | None = None
     kept: str | None = None
     """Why the plan before was kept, where the strategy found none."""
@@ -92,7 +109,7 @@ class Summary(Record):
     """summary.json: how a run ended."""
 
     ended: str
-    """"rounds", "time", "accuracy", "converged", or "diverged"."""
+    """"rounds", "time", "accuracy", "loss", "converged", or "diverged"."""
     why: str | None = None
     """What diverged."""
     rounds: Count = 0

@@ -141,3 +141,14 @@ def test_bcd_never_beats_the_optimum_and_wrong_constants_never_gain() -> None:
     assert all(gap >= 0 for gap in column("bcd", "systems", "largest").values())
     lost = [row[result("robustness")["columns"].index("median time lost (%)")] for row in result("robustness")["rows"]]
     assert all(value is None or value >= 0 for value in lost) and any(value for value in lost)
+
+
+def test_the_loss_is_forecast_once_it_has_left_its_plateau() -> None:
+    """Which it does in the middle of such short runs."""
+    for partition in ("IID", "non-IID"):
+        made, none, ratio = (
+            column("forecast", "said at (% of the run)", what, partition=partition)
+            for what in ("forecasts", "none made", "median")
+        )
+        assert none[20] == made[20] > 0
+        assert none[80] == 0 and 0.5 < ratio[80] < 2

@@ -45,6 +45,8 @@ BAD = {
     "a strange unit": (["--time", "2 parsecs"], "stopping.time_limit.*parsecs"),
     "no time": (["--time", "0 s"], "stopping.time_limit"),
     "an accuracy in percent": (["--until-accuracy", "90"], "stopping.until_accuracy = 90"),
+    "a loss of nothing": (["--until-loss", "0"], "stopping.until_loss = 0"),
+    "a loss in words": (["--until-loss", "low"], "--until-loss"),
     "an accuracy in words": (["--until-accuracy", "high"], "--until-accuracy"),
     "negative rounds": (["--rounds", "-5"], "stopping.rounds = -5"),
     "half a round": (["--rounds", "2.5"], "--rounds"),

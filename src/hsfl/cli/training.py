@@ -57,6 +57,9 @@ def train(
     until_accuracy: Annotated[
         float | None, typer.Option(help="Train until this test accuracy, such as 0.9, is reached.")
     ] = None,
+    until_loss: Annotated[
+        float | None, typer.Option(help="Train until this training loss is reached, and forecast when that will be.")
+    ] = None,
     until_converged: Annotated[
         bool, typer.Option("--until-converged", help="Train until the test accuracy stops gaining.")
     ] = False,
@@ -102,6 +105,7 @@ def train(
         "stopping.rounds": rounds,
         "stopping.time_limit": time,
         "stopping.until_accuracy": until_accuracy,
+        "stopping.until_loss": until_loss,
         "stopping.until_converged": until_converged or None,
         "strategy.name": strategy,
         "strategy.cuts": _numbers(cuts, "--cuts"),

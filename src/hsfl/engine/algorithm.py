@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
 from hsfl.engine.asking import proposed
@@ -24,7 +23,7 @@ from hsfl.problem.problem import Problem
 from hsfl.problem.strategy import Strategy
 from hsfl.problem.system import System
 from hsfl.records import AlgorithmRecord, DriftRecord, PlanRecord, RoundRecord
-from hsfl.theory.convergence import predicted_drift, rounds_needed, whole_rounds
+from hsfl.theory.convergence import predicted_drift
 
 #: The fewest rounds before the second plan that is made by the loss: before training begins, little is known.
 FIRST_WAIT = 16
@@ -188,10 +187,6 @@ class Algorithm:
         self.schedule.adopt(plan)
         if measures:
             self.clock.split(plan.cuts, rounds_of_probe(problem, task.probe_batches))
-        predicted = None
-        if task.strategy.needs_constants and not problem.constants.by_loss:
-            found = float(whole_rounds(rounds_needed(problem, plan.cuts, plan.intervals)))
-            predicted = int(found) if np.isfinite(found) else None
         return PlanRecord(
             round=self.round,
             time_s=self.clock.time_s,
@@ -199,7 +194,6 @@ class Algorithm:
             cuts=list(plan.cuts),
             intervals=list(plan.intervals),
             layers=problem.num_layers,
-            rounds_predicted=predicted,
             constants=record_constants(problem.constants) if task.strategy.needs_constants else None,
             kept=kept,
         )

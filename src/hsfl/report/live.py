@@ -12,7 +12,7 @@ from rich.text import Text
 
 from hsfl.problem.units import format_seconds
 from hsfl.records import PlanRecord, RoundRecord, Summary
-from hsfl.report.words import numbers
+from hsfl.report.words import forecast_text, numbers
 from hsfl.runs.callback import Callback
 from hsfl.runs.stopping import round_limit
 from hsfl.scenario.scenario import Scenario
@@ -22,13 +22,15 @@ _WINDOW_S = 10.0
 
 
 class LiveLine(Callback):
-    """A callback of training: round, simulated time, loss, accuracy, rounds per second, time left, last plan."""
+    """A callback of training: round, simulated time, loss, accuracy, rounds per second, time left, forecast, plan."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
         self.record: RoundRecord | None = None
         """The last round's."""
         self.accuracy: float | None = None
+        self.forecast, self.due = "", float("inf")
+        """The last evaluation's, and the round by which it ends training."""
         self.plan = ""
         self.kept = False
         """Whether the last plan was kept for want of a better one."""
@@ -59,6 +61,10 @@ class LiveLine(Callback):
         while self.seen[-1][0] - self.seen[0][0] > _WINDOW_S and len(self.seen) > 2:
             self.seen.popleft()
         self.record, self.accuracy = record, self.accuracy if record.accuracy is None else record.accuracy
+        if record.accuracy is not None:
+            said = record.forecast
+            self.forecast = "" if said is None else forecast_text(said)
+            self.due = float("inf") if said is None or said.rounds is None else record.round + said.rounds
         if not self.live and record.accuracy is not None:
             self._print(self._line())
 
@@ -91,12 +97,12 @@ class LiveLine(Callback):
         if now > first and round_ > first_round:
             rate = (round_ - first_round) / (now - first)
             parts.append(f"{rate:.3g} rounds/s")
-            left = (self.rounds - round_) / rate
+            left = (min(self.rounds, self.due) - round_) / rate
             if self.time_limit is not None and simulated > first_time:
                 left = min(left, (self.time_limit - simulated) * (now - first) / (simulated - first_time))
             if left < float("inf"):
                 parts.append(f"{format_seconds(max(0.0, left))} left")
-        return "  ".join(part for part in (*parts, self.plan) if part)
+        return "  ".join(part for part in (*parts, self.forecast, self.plan) if part)
 
     def _print(self, text: str) -> None:
         self.console.print(text, markup=False, soft_wrap=True)  # a log has one line each, however long

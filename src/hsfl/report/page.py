@@ -14,13 +14,13 @@ from typing import Any
 from hsfl.errors import HsflError, MissingExtraError
 from hsfl.problem.units import format_bits, format_seconds
 from hsfl.records import PlanRecord, RoundRecord
-from hsfl.report.words import both, counted, numbers
+from hsfl.report.words import both, counted, forecast_text, numbers
 from hsfl.runs.reading import Run, total_bytes
 from hsfl.scenario.toml_format import dotted
 
 #: Of a long list of plans, so many at either end are shown.
 PLANS_SHOWN = 20
-_ENDED = {"rounds": "rounds", "time": "time limit", "accuracy": "accuracy reached"}
+_ENDED = {"rounds": "rounds", "time": "time limit", "accuracy": "accuracy reached", "loss": "loss reached"}
 
 
 @dataclass(frozen=True)
@@ -258,14 +258,14 @@ def _environment(run: Run) -> _Cells:
 
 
 def _plans(plans: Sequence[PlanRecord]) -> _Cells:
-    header = ["after round", "at", "cuts", "intervals", "rounds predicted", "by", "kept or shortened because"]
+    header = ["after round", "at", "cuts", "intervals", "forecast", "by", "kept or shortened because"]
     rows = [
         [
             f"{plan.round:,}",
             format_seconds(plan.time_s) if plan.time_s is not None else "–",
             numbers(plan.cuts),
             numbers(plan.intervals),
-            f"{plan.rounds_predicted:,}" if plan.rounds_predicted is not None else "–",
+            forecast_text(plan.forecast) if plan.forecast is not None else "–",
             plan.strategy or "",
             plan.kept or plan.shortened or "",
         ]

@@ -15,6 +15,7 @@ from hsfl.files import write_whole
 from hsfl.problem.plan import NEVER
 from hsfl.problem.profile import FloatArray
 from hsfl.records import RoundRecord
+from hsfl.report.forecasts import draw_forecasts, forecasts
 from hsfl.report.grid import Grid
 from hsfl.report.page import Picture, check, common_target, percent, render, run_labels, summary_rows
 from hsfl.report.plots import new_figure, plain, tick_step
@@ -81,6 +82,9 @@ def draw_all(runs: Sequence[Run]) -> list[Picture]:
         if has_drift(run):
             what = "How far the copies of a tier had drifted apart just before each average, measured and predicted."
             pictures.append(Picture(f"drift{suffix}.png", what, _png(draw_drift(run)), run))
+        if forecasts(run):
+            what = "When the loss that ends training was to be reached, by each evaluation, and when it was."
+            pictures.append(Picture(f"forecast{suffix}.png", what, _png(draw_forecasts(run)), run))
     return pictures
 
 

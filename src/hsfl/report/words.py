@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from hsfl.problem.plan import NEVER
 from hsfl.problem.system import Tier
+from hsfl.problem.units import format_seconds
+from hsfl.records import ForecastRecord
 
 
 def counted(count: int, name: str) -> str:
@@ -26,6 +28,16 @@ def _plural(name: str) -> str:
 def numbers(values: Sequence[int]) -> str:
     """Cuts or intervals: "5, 6, never"."""
     return ", ".join("never" if value >= NEVER else str(value) for value in values)
+
+
+def forecast_text(forecast: ForecastRecord) -> str:
+    """When a loss will be reached: "loss 0.1 in 320 rounds (250 to 510), 1 min 20 s simulated"."""
+    if forecast.rounds is None or forecast.seconds is None:
+        least = "" if forecast.low is None else f" (at least {forecast.low:,} rounds)"
+        return f"loss {forecast.loss:g} not in sight{least}"
+    high = "?" if forecast.high is None else f"{forecast.high:,}"
+    time = f"{format_seconds(forecast.seconds)} simulated"
+    return f"loss {forecast.loss:g} in {counted(forecast.rounds, 'round')} ({forecast.low:,} to {high}), {time}"
 
 
 def both(words: Sequence[str]) -> str:

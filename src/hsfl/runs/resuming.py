@@ -24,6 +24,7 @@ MAY_CHANGE = {
     "stopping.rounds",
     "stopping.time_limit",
     "stopping.until_accuracy",
+    "stopping.until_loss",
     "stopping.until_converged",
     "execution.checkpoint_every",
     "execution.keep_checkpoints",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hsfl.scenario.training_sections import StoppingSection
+from hsfl.theory.forecast import recent_losses
 
 DEFAULT_ROUNDS = 1000
 #: Converged: the mean accuracy of so many evaluations gains less than this on that of as many before.
@@ -15,14 +16,21 @@ def round_limit(rules: StoppingSection) -> float:
     """The last round; infinite where something else ends training."""
     if rules.rounds is not None:
         return rules.rounds
-    others = rules.time_limit is not None or rules.until_accuracy is not None or rules.until_converged
-    return float("inf") if others else DEFAULT_ROUNDS
+    others = (rules.time_limit, rules.until_accuracy, rules.until_loss, rules.until_converged or None)
+    return DEFAULT_ROUNDS if all(rule is None for rule in others) else float("inf")
 
 
-def ended(rules: StoppingSection, round_: int, time_s: float, accuracies: Sequence[float]) -> str | None:
-    """Why training is over, or None: "rounds", "time", "accuracy" or "converged"."""
+def ended(
+    rules: StoppingSection, round_: int, time_s: float, accuracies: Sequence[float], losses: Sequence[float] = ()
+) -> str | None:
+    """Why training is over, or None: "rounds", "time", "accuracy", "loss" or "converged".
+
+    `losses` are those of all rounds up to an evaluation.
+    """
     if rules.until_accuracy is not None and accuracies and accuracies[-1] >= rules.until_accuracy:
         return "accuracy"
+    if rules.until_loss is not None and losses and recent_losses(losses)[-1] <= rules.until_loss:
+        return "loss"
     if rules.until_converged and is_converged(accuracies):
         return "converged"
     if round_ >= round_limit(rules):

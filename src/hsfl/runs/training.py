@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import chain
 from math import isfinite
 from pathlib import Path
@@ -23,8 +24,9 @@ from hsfl.engine.checkpoint import Checkpoints
 from hsfl.errors import DivergedError, HsflError
 from hsfl.files import remedy, unfinished
 from hsfl.problem.strategy import Strategy
-from hsfl.records import Environment, PlanRecord, RoundRecord, SessionRecord, Summary
+from hsfl.records import Environment, ForecastRecord, PlanRecord, RoundRecord, SessionRecord, Summary
 from hsfl.runs.callback import Callback, checked_callbacks
+from hsfl.runs.forecasting import forecast
 from hsfl.runs.interrupting import InterruptedRun, stops_politely
 from hsfl.runs.preparing import Prepared, prepare
 from hsfl.runs.reading import Run
@@ -34,6 +36,7 @@ from hsfl.runs.stopping import ended, round_limit
 from hsfl.runs.writing import CHECKPOINTS, METRICS, PLANS, SCENARIO, RunFolder, check_free
 from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.template import scenario_text
+from hsfl.theory.latency import round_latency
 from hsfl.version import __version__
 
 #: The most rounds between two looks at the device, so that what is shown is never old.
@@ -104,6 +107,8 @@ class _Session:
         self.algorithm = Algorithm(self.backend, prepared.task)
         self.accuracies: list[float] = []
         """The accuracies of the evaluations that are due every so many rounds."""
+        self.past: list[float] = []
+        """The mean loss of every round."""
         self.losses, self.summed = [0.0] * self.backend.num_clients, 0
         """Per client, summed over so many rounds since the last such evaluation."""
         self.waiting: RoundRecord | None = None
@@ -139,6 +144,8 @@ class _Session:
         self.waiting, self.losses, self.summed = state.waiting, list(state.losses), state.summed
         self.earlier_s, self.saved = state.wall_s, self.algorithm.round
         self.accuracies = [line.accuracy for line in metrics if line.accuracy is not None]
+        written = metrics if self.waiting is None else [*metrics, self.waiting]
+        self.past = [line.loss for line in written if line.loss is not None]
         return True
 
     def run(self, folder: RunFolder, records: Iterable[RoundRecord | PlanRecord]) -> Run:
@@ -176,7 +183,8 @@ class _Session:
             if round_ % execution.evaluate_every == 0 and self.waiting is not None:
                 self._evaluate()
                 self._write_waiting()
-            why = ended(stopping, round_, algorithm.clock.time_s, self.accuracies)
+            evaluated = self.past if round_ % execution.evaluate_every == 0 else ()
+            why = ended(stopping, round_, algorithm.clock.time_s, self.accuracies, evaluated)
             over = why is not None or self.interrupted
             due = execution.checkpoint_every and (over or round_ % execution.checkpoint_every == 0)
             if (due or self.interrupted) and round_ != self.saved:
@@ -196,11 +204,13 @@ class _Session:
 
     def _record(self, record: RoundRecord | PlanRecord) -> None:
         if isinstance(record, PlanRecord):
+            record = record.model_copy(update={"forecast": self._forecast()})
             self.folder.append(PLANS, record)
             self._tell("on_plan", record)
             return
         self._write_waiting()
-        assert record.losses is not None
+        assert record.loss is not None and record.losses is not None
+        self.past.append(record.loss)
         self.losses = [total + new for total, new in zip(self.losses, record.losses, strict=True)]
         self.summed += 1
         self.waiting = record.model_copy(update={"losses": None})
@@ -215,11 +225,21 @@ class _Session:
                 f"round {self.algorithm.round}: the test loss is {found['loss']}; lower training.learning_rate"
             )
         update: dict[str, Any] = {"accuracy": found["accuracy"], "test_loss": found["loss"]}
+        update["forecast"] = self._forecast()
         self.accuracies.append(found["accuracy"])
         if self.summed:
             update["losses"] = (np.array(self.losses) / self.summed).tolist()
             self.losses, self.summed = [0.0] * len(self.losses), 0
         self.waiting = self.waiting.model_copy(update=update)
+
+    def _forecast(self) -> ForecastRecord | None:
+        """How long it takes to the loss that ends training, at the pace of the plan in force."""
+        target, algorithm, task = self.stopping.until_loss, self.algorithm, self.prepared.task
+        if target is None or (plan := algorithm.schedule.plan) is None:
+            return None
+        machines = task.conditions(algorithm.round, algorithm.clock.time_s)
+        round_s = float(round_latency(replace(task.problem, system=machines), plan.cuts, plan.intervals))
+        return forecast(self.past, target, round_s)
 
     def _check_weights(self) -> None:
         """DivergedError, rather than a checkpoint or an evaluation that is worth nothing."""

@@ -63,6 +63,12 @@ class StoppingSection(Section):
     until_accuracy: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="Train until an evaluation reaches this test accuracy.", examples=[0.9]
     )
+    until_loss: Positive | None = Field(
+        None,
+        description="Train until the training loss, averaged over the last tenth of the rounds, is at this at an "
+        "evaluation; until then, evaluations and plans forecast how long it takes.",
+        examples=[0.1],
+    )
     until_converged: bool = Field(
         False,
         description="Train until the test accuracy, averaged over 10 evaluations, gains less than 0.02 points on the "

@@ -92,6 +92,12 @@ def aggregation_latency(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
     return averaged_bits(problem, cuts) * problem.system.fed_seconds_per_bit
 
 
+def round_latency(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
+    """T_S(c) + sum_m T_{m,A}(c) / I_m, the mean over many rounds: (...)."""
+    averaging: FloatArray = (aggregation_latency(problem, cuts) / np.asarray(intervals)).sum(-1)
+    return split_latency(problem, cuts) + averaging
+
+
 def averaged_bits(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
     """What one entity of each tier sends to the fed server, and gets back: (..., M)."""
     at, tier = edges(cuts, problem.num_layers), np.arange(problem.system.num_tiers)

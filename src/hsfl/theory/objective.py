@@ -8,13 +8,12 @@ import numpy.typing as npt
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
 from hsfl.theory.convergence import rounds_needed, whole_rounds
-from hsfl.theory.latency import aggregation_latency, split_latency
+from hsfl.theory.latency import aggregation_latency, round_latency, split_latency
 
 
 def objective(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
     """Theta(I, c) = R(I, c) * (T_S(c) + sum_m T_{m,A}(c) / I_m) in seconds; infinite off target; (...)."""
-    per_round = split_latency(problem, cuts) + (aggregation_latency(problem, cuts) / np.asarray(intervals)).sum(-1)
-    return _times(rounds_needed(problem, cuts, intervals), per_round)
+    return _times(rounds_needed(problem, cuts, intervals), round_latency(problem, cuts, intervals))
 
 
 def total_latency(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
