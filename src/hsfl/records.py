@@ -65,6 +65,7 @@ class ConstantsRecord(Record):
     gradient_dissimilarity: list[list[float]] | None
     drift: str
     drift_correction: list[float] | None = None
+    coding_noise: list[list[float]] | None = None
 
 
 class PlanRecord(Record):
@@ -76,6 +77,8 @@ class PlanRecord(Record):
     strategy: str | None = None
     cuts: list[Count]
     intervals: list[Count]
+    codes: list[dict[str, str]] | None = None
+    """The code of every link of every tier, where they are planned."""
     layers: Count
     rounds_predicted: Count | None = None
     """How many rounds the bound says it takes to the target."""
@@ -146,6 +149,7 @@ class ScheduleRecord(Record):
     round: Count
     cuts: list[Count] | None
     intervals: list[Count] | None
+    codes: list[dict[str, str]] | None = None
     plan_round: Count
     interval_since: list[Count]
     averaged_at: list[Count]
@@ -161,6 +165,7 @@ class EstimateRecord(Record):
     gradient_second_moment: list[float]
     gradient_dissimilarity: list[list[float]]
     correction: list[float]
+    coding_noise: list[list[float]] = []
     probes: Count
 
 

@@ -23,6 +23,8 @@ def solve(
     """The best plan, by "exact" (proven) or "bcd" (the paper's Algorithm 2); InfeasibleError if there is none."""
     if method not in METHODS:
         raise ScenarioError(f"method {method!r}: it must be one of {', '.join(METHODS)}")
+    if method == "bcd" and problem.system.plans_codes:
+        raise ScenarioError('method "bcd": it chooses no codes; name a code for every link, or use the method "exact"')
     check_reachable(problem)
     if method == "bcd":
         return _plan_bcd(problem, allow_empty_tiers)

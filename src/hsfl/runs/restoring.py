@@ -72,6 +72,7 @@ def _check(state: SessionRecord, round_: int, algorithm: Algorithm) -> None:
             schedule.intervals or (),
             entities=problem.system.entities,
             num_layers=problem.num_layers,
+            codes=problem.system.codes_named(schedule.codes),
             allow_empty_tiers=True,
         )
     except HsflError as error:
