@@ -13,6 +13,7 @@ from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import LayerProfile
 from hsfl.problem.system import System, Tier
+from hsfl.theory.coding import of_all_codes
 from hsfl.theory.convergence import drift_coefficients, margin, noise_floor, quadratic
 from hsfl.theory.latency import client_memory
 from hsfl.theory.objective import objective
@@ -117,7 +118,7 @@ def with_planned_codes(rng: np.random.Generator, problem: Problem, most: int = 3
     scale = 1.0 if constants.by_loss else constants.smoothness * problem.step
     left = constants.target - noise_floor(problem)
     noise = left * system.num_clients / scale * 10 ** rng.uniform(-3.5, 0.0, (2, problem.num_layers))
-    return replace(problem, system=system, constants=replace(constants, coding_noise=noise))
+    return replace(problem, system=system, constants=replace(constants, coding_noise=of_all_codes(noise)))
 
 
 def code_vectors(problem: Problem) -> Iterator[tuple[LinkCodes, ...]]:

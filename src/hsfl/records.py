@@ -65,7 +65,7 @@ class ConstantsRecord(Record):
     gradient_dissimilarity: list[list[float]] | None
     drift: str
     drift_correction: list[float] | None = None
-    coding_noise: list[list[float]] | None = None
+    coding_noise: list[list[list[float]]] | None = None
 
 
 class PlanRecord(Record):
@@ -165,7 +165,7 @@ class EstimateRecord(Record):
     gradient_second_moment: list[float]
     gradient_dissimilarity: list[list[float]]
     correction: list[float]
-    coding_noise: list[list[float]] = []
+    coding_noise: list[list[list[float]]] = []
     probes: Count
 
 

@@ -189,7 +189,7 @@ class Algorithm:
             self.clock.move(current.cuts, plan.cuts)
         if plan.cuts != self.backend.cuts:
             self.backend.move(plan.cuts)
-        self.backend.recode([tier.codes for tier in problem.system.tiers])
+        self._recode()
         self.schedule.adopt(plan)
         self._see()
         if measures:
@@ -210,6 +210,11 @@ class Algorithm:
             constants=record_constants(problem.constants) if task.strategy.needs_constants else None,
             kept=kept,
         )
+
+    def _recode(self) -> None:
+        """Let the backend use the codes of the plan, where they are planned."""
+        if self.problem.system.plans_codes:
+            self.backend.recode([tier.codes for tier in self.problem.system.tiers])
 
     @property
     def _guarded(self) -> bool:
@@ -267,4 +272,4 @@ class Algorithm:
         self.problem = replace(self.task.problem, constants=recorded_constants(state.constants))
         if self.schedule.plan is not None:
             self.problem = self.problem.with_codes(self.schedule.plan)
-            self.backend.recode([tier.codes for tier in self.problem.system.tiers])
+            self._recode()

@@ -34,7 +34,7 @@ class Estimate:
     gradient_dissimilarity: list[list[float]] = field(default_factory=list)
     correction: list[float] = field(default_factory=list)
     """Per tier: how much of the refined model's drift is seen."""
-    coding_noise: list[list[float]] = field(default_factory=list)
+    coding_noise: list[list[list[float]]] = field(default_factory=list)
     """Empty where it is not measured."""
     probes: int = 0
 

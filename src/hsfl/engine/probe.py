@@ -9,7 +9,7 @@ A probe takes a few mini-batches of every client at the virtual average w of the
     theta0        = the mean loss, f* taken as 0
 
 and, where codes are planned, for either link over the cut after each layer the mean squared distance between a client's
-mini-batch gradient, all layers of it, with that link in int4 and without: what coding adds to the variance.
+mini-batch gradient, all layers of it, with that link coded and without: what coding adds to the variance.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hsfl.engine.losses import Loss
 from hsfl.engine.per_client import own_chance, seed_dropout
 from hsfl.engine.precision import arithmetic, casts
 from hsfl.engine.running import run_layer
+from hsfl.problem.codes import CODES
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import Topology
 
@@ -35,8 +36,9 @@ Samples = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 _SMOOTHNESS_BATCHES = 2
 #: Mini-batches, of as many clients, that the noise of a code on a link over a cut is measured on.
 _CODING_BATCHES = 2
-#: The code whose noise is measured, from which that of the others follows: its own stands out of rounding.
-_MEASURED = "int4"
+#: What is measured of the noise of codes on links up and down. How that of activations falls with more bits depends on
+#: the model; the rest follows by `Code.noise`.
+_MEASURED = (("int8", "int4"), ("int4",))
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,30 +93,41 @@ def measure(
     )
 
 
-def coding_noise(model: VirtualModel, order: Sequence[int], indices: torch.Tensor, code: str = _MEASURED) -> FloatArray:
-    """(2, L): what a code adds to the variance of a mini-batch gradient, on the links up and down over every cut.
+def coding_noise(
+    model: VirtualModel,
+    order: Sequence[int],
+    indices: torch.Tensor,
+    codes: tuple[Sequence[str], Sequence[str]] = _MEASURED,
+) -> FloatArray:
+    """(2, C, L): what each of `CODES` on the links up and down over every cut adds to the variance of a gradient.
 
-    The work is spread over the clients, each with its first mini-batch.
+    Measured for some, the most bits first; another's follows from the first of those that err more. The work is spread
+    over the clients, each with its first mini-batch.
     """
-    codec, plain = CODECS[code], CODECS["fp32"]
-    noise = torch.zeros(2, model.num_layers, dtype=torch.float64, device=model.device)
-    links = {0: (codec, plain), 1: (plain, codec)}
-    wanted = [(link, cut) for cut in range(1, model.num_layers + 1) for link in links] * _CODING_BATCHES
+    names, plain = list(CODES), CODECS["fp32"]
+    noise = torch.zeros(2, len(names), model.num_layers, dtype=torch.float64, device=model.device)
+    each = [(link, code) for link, measured in enumerate(codes) for code in measured]
+    wanted = [(link, code, cut) for cut in range(1, model.num_layers + 1) for link, code in each] * _CODING_BATCHES
     for start, n in enumerate(order):
         if not (own := wanted[start :: len(order)]):
             break
         _, clean = model.gradient(n, indices[n, 0])
-        for link, cut in own:
-            _, coded = model.gradient(n, indices[n, 0], coded=(cut, *links[link]))
+        for link, code, cut in own:
+            both = (plain, CODECS[code]) if link else (CODECS[code], plain)
+            _, coded = model.gradient(n, indices[n, 0], coded=(cut, *both))
             torch._foreach_sub_(coded, clean)
-            noise[link, cut - 1] += model.squares(coded).sum() / _CODING_BATCHES
+            noise[link, names.index(code), cut - 1] += model.squares(coded).sum() / _CODING_BATCHES
+    for link, measured in enumerate(codes):
+        for k, name in enumerate(names):
+            like = next(CODES[other] for other in measured if CODES[other].noise[link] >= CODES[name].noise[link])
+            noise[link, k] = noise[link, names.index(like.name)] * (CODES[name].noise[link] / like.noise[link])
     found: FloatArray = noise.cpu().numpy()
     return found
 
 
 def rounds_of_coding(layers: int, clients: int) -> int:
     """How many gradients the busiest client takes for the noise of codes."""
-    return 1 + -(-2 * layers * _CODING_BATCHES // clients)
+    return 1 + -(-sum(map(len, _MEASURED)) * layers * _CODING_BATCHES // clients)
 
 
 class _Coded(torch.autograd.Function):

@@ -24,8 +24,8 @@ class Code:
     value_bits: int
     scale_bits: int = 0
     """Of every sample that crosses a cut; 0: values need no scale, in averages neither."""
-    noise: float = field(default=0.0, compare=False)
-    """The variance of its errors where samples cross a cut, as a part of int4's."""
+    noise: tuple[float, float] = field(default=(0.0, 0.0), compare=False)
+    """What it adds to the variance of gradients on a link up and down, as parts of what int4 adds."""
     average_noise: float = field(default=0.0, compare=False)
     """The squared error of an average, as a part of what is sent."""
 
@@ -45,17 +45,17 @@ class Code:
         return 8 * np.ceil(held_bits / HELD_BITS * self.value_bits / 8)
 
 
-FP32, BF16 = Code("fp32", 32), Code("bf16", 16, noise=1e-4, average_noise=1.4e-6)
+FP32, BF16 = Code("fp32", 32), Code("bf16", 16, noise=(0.02, 2e-4), average_noise=2.6e-6)
 #: What a link can write, the most bits first; integers have a float32 scale and, where samples cross a cut, a 32-bit
-#: zero point. The errors of integers between the same bounds are as their steps, 1/(2^b - 1), squared; those of bf16
-#: and of averages are as benchmarks/coding.py found them.
+#: zero point. Errors of gradients pass on linearly, so their variance falls with the step 1/(2^b - 1) squared; those of
+#: activations flip units on and off, as many as the step is long. The rest is as benchmarks/coding.py found it.
 CODES = {
     code.name: code
     for code in (
         FP32,
         BF16,
-        Code("int8", 8, 64, noise=(15 / 255) ** 2, average_noise=4e-5),
-        Code("int4", 4, 64, noise=1.0, average_noise=1.3e-2),
+        Code("int8", 8, 64, noise=(15 / 255, (15 / 255) ** 2), average_noise=8.6e-5),
+        Code("int4", 4, 64, noise=(1.0, 1.0), average_noise=2.4e-2),
     )
 }
 #: Leaves the choice among all of them to the planner.
@@ -90,8 +90,8 @@ class LinkCodes:
         return LinkCodes(in_force["up"], in_force["down"], in_force["average"], self.planned)
 
     def names(self) -> dict[str, str]:
-        """The codes in force by link."""
-        return {link: getattr(self, link).name for link in LINKS}
+        """The codes in force of the links whose code is planned."""
+        return {link: getattr(self, link).name for link, _ in self.planned}
 
 
 #: Every value as it is.

@@ -38,8 +38,8 @@ class Constants:
     drift_correction: FloatArray | None = None
     """(M,): how much of the refined model's drift is seen in training; None is all of it."""
     coding_noise: FloatArray | None = None
-    """(2, L): what int4 at the cut after each layer adds to the variance of a mini-batch gradient, summed over layers:
-    of activations, of gradients. None: codes cost nothing; known where they are planned."""
+    """(2, C, L): what each of `CODES` on the link up, and down, over the cut after each layer adds to the variance of a
+    mini-batch gradient, summed over layers. None: codes cost nothing; known where they are planned."""
 
     def __post_init__(self) -> None:
         freeze(self)

@@ -140,11 +140,12 @@ class System:
             raise ScenarioError(f"codes: {len(names)} are given for {self.num_tiers} tiers; give them for each")
         found = []
         for tier, own in zip(self.tiers, names, strict=True):
-            codes = {link: CODES.get(name) for link, name in own.items() if link in LINKS}
-            chosen = {link: code for link, code in codes.items() if code in tier.codes.allowed(link)}
-            if len(chosen) != len(LINKS):
+            codes = {link: CODES[name] for link, name in own.items() if name in CODES and link in LINKS}
+            if own.keys() != tier.codes.names().keys() or any(
+                codes.get(link) not in tier.codes.allowed(link) for link in own
+            ):
                 raise ScenarioError(f"codes: {dict(own)} are none of those that tiers.{tier.name}.code allows")
-            found.append(tier.codes.using({link: code for link, code in chosen.items() if code is not None}))
+            found.append(tier.codes.using(codes))
         return tuple(found)
 
     def without_top_tier(self) -> System:

@@ -14,7 +14,7 @@ from typing import Any
 from hsfl.errors import HsflError, MissingExtraError
 from hsfl.problem.units import format_bits, format_seconds
 from hsfl.records import PlanRecord, RoundRecord
-from hsfl.report.words import both, counted, numbers
+from hsfl.report.words import both, counted, numbers, planned_codes
 from hsfl.runs.reading import Run, total_bytes
 from hsfl.scenario.toml_format import dotted
 
@@ -233,11 +233,12 @@ def _sent(runs: Sequence[Run], target: float) -> str:
 
 
 def _plan_sentence(run: Run) -> str:
-    pairs = [(plan.cuts, plan.intervals) for plan in run.plans]
-    changes = sum(before != after for before, after in pairwise(pairs))
+    plans = [(plan.cuts, plan.intervals, plan.codes) for plan in run.plans]
+    changes = sum(before != after for before, after in pairwise(plans))
     times = {0: "never changed", 1: "changed once"}.get(changes, f"changed {changes:,} times")
-    cuts, intervals = pairs[-1]
-    return f"The plan {times}; the last has cuts {numbers(cuts)} and intervals {numbers(intervals)}."
+    cuts, intervals, codes = plans[-1]
+    links = "" if codes is None else f", links in {planned_codes(codes)}"
+    return f"The plan {times}; the last has cuts {numbers(cuts)} and intervals {numbers(intervals)}{links}."
 
 
 def differences(runs: Sequence[Run]) -> list[str]:
@@ -258,13 +259,16 @@ def _environment(run: Run) -> _Cells:
 
 
 def _plans(plans: Sequence[PlanRecord]) -> _Cells:
-    header = ["after round", "at", "cuts", "intervals", "rounds predicted", "by", "kept or shortened because"]
+    coded = any(plan.codes is not None for plan in plans)
+    header = ["after round", "at", "cuts", "intervals", *(["links"] if coded else [])]
+    header += ["rounds predicted", "by", "kept or shortened because"]
     rows = [
         [
             f"{plan.round:,}",
             format_seconds(plan.time_s) if plan.time_s is not None else "–",
             numbers(plan.cuts),
             numbers(plan.intervals),
+            *([planned_codes(plan.codes or [])] if coded else []),
             f"{plan.rounds_predicted:,}" if plan.rounds_predicted is not None else "–",
             plan.strategy or "",
             plan.kept or plan.shortened or "",

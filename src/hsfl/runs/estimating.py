@@ -52,7 +52,7 @@ def as_fields(constants: Constants) -> dict[str, Any]:
     numbers = {"smoothness": constants.smoothness, "initial_gap": constants.initial_gap}
     arrays = {name: getattr(constants, name).tolist() for name in _PER_LAYER}
     if constants.coding_noise is not None:
-        arrays |= zip(("coding_noise_up", "coding_noise_down"), constants.coding_noise.tolist(), strict=True)
+        arrays |= zip(("coding_noise_up", "coding_noise_down"), constants.coding_noise[:, -1].tolist(), strict=True)
     return {key: _rounded(value) for key, value in (numbers | arrays).items()}
 
 

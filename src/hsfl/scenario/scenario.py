@@ -22,7 +22,7 @@ from hsfl.scenario.field_errors import first_problem
 from hsfl.scenario.overrides import with_fields
 from hsfl.scenario.schema import ModelSection, ScenarioFile
 from hsfl.scenario.toml_format import toml_value
-from hsfl.theory.coding import usual_coding_noise
+from hsfl.theory.coding import of_all_codes, usual_coding_noise
 from hsfl.theory.convergence import loss_target, target_after
 
 DEFAULT_MOMENTUM = 0.9
@@ -211,7 +211,7 @@ class Scenario:
         return (entities[:, None] - 1) / max(1, self.system.num_clients - 1) * clients
 
     def _coding_noise(self, variance: FloatArray | None) -> FloatArray | None:
-        """(2, L): as given, or what is usual; None where no code is planned."""
+        """(2, C, L): from what int4 adds as given, or as is usual; None where no code is planned."""
         if not self.system.plans_codes:
             return None
         noise = usual_coding_noise(np.zeros(len(self.profile)) if variance is None else variance)
@@ -223,7 +223,7 @@ class Scenario:
                     f"{len(row)} layers and needs one for each, or none at all"
                 )
             row[:] = row if values is None else values
-        return noise
+        return of_all_codes(noise)
 
     @property
     def caveat(self) -> str | None:

@@ -39,7 +39,7 @@ import numpy as np
 from hsfl.errors import InfeasibleError
 from hsfl.planner.baselines import convergence_aside, fastest_round_cuts, random_cuts, random_intervals
 from hsfl.planner.exact import ExactSolver
-from hsfl.planner.solve import solve
+from hsfl.planner.solve import solve, with_best_codes
 from hsfl.planner.terms import Terms
 from hsfl.problem.plan import NEVER, Plan
 from hsfl.problem.problem import Problem
@@ -109,7 +109,7 @@ class Named:
             intervals = _limited(plan.intervals, current, problem)
         else:
             intervals = self._intervals(problem, rng)
-        return self._best(problem, intervals, cuts) if self.plans_codes else Plan(cuts, intervals)
+        return with_best_codes(problem, Plan(cuts, intervals))
 
     def averages(self, plan: Plan, tier: int, rounds: int) -> bool:
         """Whether a tier is averaged after so many rounds since its interval last changed."""
@@ -135,12 +135,12 @@ class Named:
             return fastest_round_cuts(convergence_aside(problem), allow_empty_tiers=self.allow_empty_tiers)
         return tuple(int(c) for c in self.cuts)
 
-    def _best(self, problem: Problem, intervals: tuple[int, ...], cuts: tuple[int, ...] | None = None) -> Plan:
-        """The best cuts, unless they are given, and codes for given intervals."""
+    def _best(self, problem: Problem, intervals: tuple[int, ...]) -> Plan:
+        """The best cuts for given intervals, and the codes for both."""
         while True:
             try:
                 solver = ExactSolver(problem, allow_empty_tiers=self.allow_empty_tiers)
-                return solver.solve(intervals, cuts=cuts).plan
+                return solver.solve(intervals).plan
             except InfeasibleError:
                 target = 2 * problem.constants.target
                 if not np.isfinite(target):

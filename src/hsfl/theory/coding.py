@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hsfl.problem.codes import Code
+from hsfl.problem.codes import CODES, Code
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
 
@@ -37,8 +37,8 @@ def crossing_noise(problem: Problem, link: str, code: Code) -> FloatArray:
     if constants.coding_noise is None:
         return np.zeros(problem.num_layers)
     scale = 1.0 if constants.by_loss else constants.smoothness * problem.step
-    noise: FloatArray = constants.coding_noise[_LINKS.index(link)]
-    return scale / problem.system.num_clients * code.noise * noise
+    noise: FloatArray = constants.coding_noise[_LINKS.index(link), list(CODES).index(code.name)]
+    return scale / problem.system.num_clients * noise
 
 
 def coding_noise(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
@@ -67,6 +67,12 @@ def unsent(problem: Problem) -> FloatArray:
 
 
 def usual_coding_noise(gradient_variance: FloatArray) -> FloatArray:
-    """`Constants.coding_noise` where it is not known: (2, L), from sigma_l^2."""
+    """What int4 adds where it is not known: (2, L), from sigma_l^2."""
     up, down = USUAL_NOISE
     return np.stack((np.full(len(gradient_variance), up * gradient_variance.sum()), down * gradient_variance.cumsum()))
+
+
+def of_all_codes(int4: FloatArray) -> FloatArray:
+    """`Constants.coding_noise` from what int4 adds (2, L)."""
+    parts = np.array([code.noise for code in CODES.values()]).T
+    return parts[:, :, None] * int4[:, None]
