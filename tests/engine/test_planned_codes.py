@@ -238,7 +238,8 @@ def test_noise_is_what_coding_does_to_a_round(link: str) -> None:
 
 
 def test_codes_that_are_not_measured_follow_from_those_that_are() -> None:
-    """To a factor of 2 at every cut between layers of LeNet-5; of bf16 up only that it errs less than int8."""
+    """Gradients: to a factor of 2 at every cut between layers of LeNet-5. Activations: a single unit that flips decides
+    what the codes of many bits add at a cut, so there only over all cuts, and to a factor of 3."""
     torch.manual_seed(0)
     images, labels = torch.randn(16, 1, 28, 28), torch.randint(0, 10, (16,))
     net = list(chain(build("lenet5", (1, 28, 28)), images[:2]))
@@ -251,7 +252,8 @@ def test_codes_that_are_not_measured_follow_from_those_that_are() -> None:
     np.testing.assert_allclose(found[0, [int8, int4]], measured[0, [int8, int4]])
     ratio = found[1] / np.where(measured[1] > 0, measured[1], 1.0)
     assert (ratio[[bf16, int8]] > 0.5).all() and (ratio[[bf16, int8]] < 2).all()
-    assert (measured[0, bf16] < measured[0, int8]).all() and (found[0, bf16] < found[0, int8]).all()
+    assert 1 / 3 < found[0, bf16].sum() / measured[0, bf16].sum() < 3
+    assert 1 / 3 < CODES["int8"].noise[0] * measured[0, int4].sum() / measured[0, int8].sum() < 3
     assert not found[:, names.index("fp32")].any() and (found[:, int4] > 0).all()
 
 
