@@ -180,7 +180,7 @@ class ExactSolver:
     def _minimum(self, options: Options, best: Best, price: float, near: IntArray, cuts: IntArray | None) -> _Found:
         """What attains F(price), by table or, from the cuts `near`, by search; or the best of given cuts."""
         tiers = options.at(price)
-        if cuts is None and self._segments.count_with([tier.count for tier in tiers]) > self._table_limit:
+        if cuts is None and not self._fits_table(options, tiers):
             search = Search(self._segments, options, tiers, price, self._active)
             minimum = search.minimise(best.cost, near, self._deadline)
             return self._of_options(options, tiers, minimum.options, best, minimum.lower_bound)
@@ -188,6 +188,11 @@ class ExactSolver:
         values = table.split_s + price * table.noise + best.cost[table.parts].sum(axis=1)
         k = int(np.argmin(values))
         return _of_row(table, k, best, float(values[k]))
+
+    def _fits_table(self, options: Options, tiers: list[TierCuts]) -> bool:
+        if not options.several:
+            return self.tabulated
+        return self._segments.count_with([tier.count for tier in tiers]) <= self._table_limit
 
     def _table(self, options: Options, tiers: list[TierCuts], cuts: IntArray | None) -> _Table:
         """The given cuts (K, M-1), or all cut vectors, in all options of the tiers."""

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from hsfl.errors import HsflError, MissingExtraError
+from hsfl.problem.codes import CODES
 from hsfl.problem.units import format_bits, format_seconds
 from hsfl.records import PlanRecord, RoundRecord
 from hsfl.report.words import both, counted, numbers, planned_codes
@@ -288,6 +289,7 @@ def _constants(run: Run) -> dict[str, Any] | None:
     if plan is None or plan.constants is None:
         return None
     constants = plan.constants.model_dump()
+    noise = constants.pop("coding_noise") or ()
     single = [[_words(k), _digits(v)] for k, v in constants.items() if v is not None and not isinstance(v, list)]
     columns: list[tuple[str, list[Any]]] = []
     for key, value in constants.items():
@@ -297,6 +299,10 @@ def _constants(run: Run) -> dict[str, Any] | None:
             columns += [(f"{_words(key)}, {name}", list(v)) for name, v in zip(names, value, strict=True)]
         elif isinstance(value, list):
             columns.append((_words(key), value))
+    for link, codes in zip(("↑", "↓"), noise, strict=False):
+        columns += [
+            (f"noise of {link} {code}", values) for code, values in zip(CODES, codes, strict=False) if any(values)
+        ]
     length = max((len(values) for _, values in columns), default=0)
     rows = [
         [str(l + 1), *(_digits(values[l]) if l < len(values) else "–" for _, values in columns)] for l in range(length)

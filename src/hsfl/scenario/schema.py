@@ -141,8 +141,8 @@ class ConvergenceSection(Section):
     )
     coding_noise_up: PerLayer | None = Field(
         None,
-        description="What activations in int4 over the cut after each layer add to the variance of the whole gradient "
-        "on a mini-batch; other codes follow from it. Where codes are planned; default: a usual part of "
+        description="Where codes are planned: what activations in int4 over the cut after each layer add to the "
+        "variance of the gradient, all layers of it; other codes follow from it. Default: a usual part of "
         "gradient_variance.",
         examples=[[0.1, 0.05]],
     )

@@ -109,7 +109,8 @@ class Named:
             intervals = _limited(plan.intervals, current, problem)
         else:
             intervals = self._intervals(problem, rng)
-        return with_best_codes(problem, Plan(cuts, intervals))
+        plan = Plan(cuts, intervals)
+        return with_best_codes(problem, plan) if self.plans_codes else plan
 
     def averages(self, plan: Plan, tier: int, rounds: int) -> bool:
         """Whether a tier is averaged after so many rounds since its interval last changed."""
