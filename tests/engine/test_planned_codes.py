@@ -183,6 +183,18 @@ def test_a_restored_algorithm_goes_on_in_its_codes(backend: str, tmp_path) -> No
     assert_equal(everything(whole.backend), everything(second.backend))
 
 
+def test_a_strategy_may_name_codes_and_no_more() -> None:
+    """What may be chosen later stays what it is."""
+    problem, _ = switching()
+    bare = (LinkCodes(up=CODES["int4"], average=CODES["int8"]), LinkCodes(), LinkCodes())
+    run = algorithm(
+        Given([Plan((1, 2), (1, 1, 1), bare)]), problem=problem, codes=[t.codes for t in problem.system.tiers]
+    )
+    list(run.advance(2))
+    device = run.problem.system.tiers[0].codes
+    assert device.up.name == "int4" and device.planned == problem.system.tiers[0].codes.planned
+
+
 @pytest.mark.parametrize(
     ("codes", "said"),
     [

@@ -49,15 +49,16 @@ def _allowed(codes: object, system: System) -> tuple[LinkCodes, ...] | None:
     """The codes of a proposed plan, if the machines allow them."""
     if codes is None:
         return None
-    found = tuple(codes) if isinstance(codes, Iterable) else ()
-    for own, tier in zip(found, system.tiers, strict=False):
+    given, found = list(codes) if isinstance(codes, Iterable) else [], []
+    for own, tier in zip(given, system.tiers, strict=False):
         if not isinstance(own, LinkCodes) or any(getattr(own, k) not in tier.codes.allowed(k) for k in LINKS):
             raise ScenarioError(f"codes {own} of tier {tier.name} are none of those that tiers.{tier.name}.code allows")
-    if len(found) != system.num_tiers:
+        found.append(tier.codes.using({link: getattr(own, link) for link in LINKS}))
+    if len(given) != system.num_tiers:
         raise ScenarioError(
-            f"codes {codes!r}: {system.num_tiers} hsfl.problem.codes.LinkCodes are needed, one per tier"
+            f"codes {codes!r}: {system.num_tiers} hsfl.problem.codes.LinkCodes are needed, one for each tier"
         )
-    return found
+    return tuple(found)
 
 
 def averages(strategy: Strategy, plan: Plan, tier: int, rounds: int) -> bool:

@@ -107,7 +107,7 @@ class ExactSolver:
         if not self._segments.count:
             raise InfeasibleError(memory_shortfall(problem, allow_empty_tiers))
         self._table_limit = table_limit / slowness.shape[1]
-        self.tabulated = self._segments.count <= self._table_limit
+        self.tabulated = bool(self._segments.count <= self._table_limit)
 
     def solve(
         self,
@@ -192,7 +192,7 @@ class ExactSolver:
     def _fits_table(self, options: Options, tiers: list[TierCuts]) -> bool:
         if not options.several:
             return self.tabulated
-        return self._segments.count_with([tier.count for tier in tiers]) <= self._table_limit
+        return bool(self._segments.count_with([tier.count for tier in tiers]) <= self._table_limit)
 
     def _table(self, options: Options, tiers: list[TierCuts], cuts: IntArray | None) -> _Table:
         """The given cuts (K, M-1), or all cut vectors, in all options of the tiers."""
