@@ -45,7 +45,7 @@ class Code:
         return 8 * np.ceil(held_bits / HELD_BITS * self.value_bits / 8)
 
 
-FP32, BF16 = Code("fp32", 32), Code("bf16", 16, noise=(0.02, 2e-4), average_noise=2.6e-6)
+FP32, BF16 = Code("fp32", 32), Code("bf16", 16, noise=(0.02, 2e-4), average_noise=2.7e-6)
 #: What a link can write, the most bits first; integers have a float32 scale and, where samples cross a cut, a 32-bit
 #: zero point. Errors of gradients pass on linearly, so their variance falls with the step 1/(2^b - 1) squared; those of
 #: activations flip units on and off, as many as the step is long. The rest is as benchmarks/coding.py found it.
@@ -54,8 +54,8 @@ CODES = {
     for code in (
         FP32,
         BF16,
-        Code("int8", 8, 64, noise=(15 / 255, (15 / 255) ** 2), average_noise=8.6e-5),
-        Code("int4", 4, 64, noise=(1.0, 1.0), average_noise=2.4e-2),
+        Code("int8", 8, 64, noise=(15 / 255, (15 / 255) ** 2), average_noise=7.8e-5),
+        Code("int4", 4, 64, noise=(1.0, 1.0), average_noise=2.3e-2),
     )
 }
 #: Leaves the choice among all of them to the planner.

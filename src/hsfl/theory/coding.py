@@ -24,7 +24,7 @@ from hsfl.problem.profile import FloatArray
 _LINKS = ("up", "down")
 #: Where nothing better is known, what int4 adds: of activations, as a part of the variance of all layers' gradients,
 #: and of gradients, as a part of that of the layers below the cut. Medians of benchmarks/coding.py.
-USUAL_NOISE = (0.05, 0.02)
+USUAL_NOISE = (0.045, 0.012)
 
 
 def crossing_noise(problem: Problem, link: str, code: Code) -> FloatArray:
