@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hsfl.problem.codes import CODES, LINKS, LinkCodes, tier_codes
+from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import LayerProfile
 from hsfl.problem.system import System, Tier
+from hsfl.theory.coding import of_all_codes
 from hsfl.theory.convergence import drift_coefficients, margin, noise_floor, quadratic
 from hsfl.theory.latency import client_memory
 from hsfl.theory.objective import objective
@@ -98,6 +102,33 @@ def with_memory_limits(rng: np.random.Generator, problem: Problem) -> Problem:
     return replace(problem, system=System(tuple(tiers)))
 
 
+def with_planned_codes(rng: np.random.Generator, problem: Problem, most: int = 3) -> Problem:
+    """The same problem with one to `most` codes allowed on every link, and noise that makes the choice matter."""
+    tiers = []
+    for m, tier in enumerate(problem.system.tiers):
+        links = (["up", "down"] if m + 1 < problem.system.num_tiers else []) + (
+            ["average"] if tier.entities > 1 else []
+        )
+        given = {}
+        for link in links:
+            given[link] = [str(c) for c in rng.choice(list(CODES), int(rng.integers(1, most + 1)), replace=False)]
+        codes = tier_codes(given or None, "code", top=m + 1 == problem.system.num_tiers, entities=tier.entities)
+        tiers.append(replace(tier, codes=codes))
+    constants, system = problem.constants, System(tuple(tiers))
+    scale = 1.0 if constants.by_loss else constants.smoothness * problem.step
+    left = constants.target - noise_floor(problem)
+    noise = left * system.num_clients / scale * 10 ** rng.uniform(-3.5, 0.0, (2, problem.num_layers))
+    return replace(problem, system=system, constants=replace(constants, coding_noise=of_all_codes(noise)))
+
+
+def code_vectors(problem: Problem) -> Iterator[tuple[LinkCodes, ...]]:
+    """All codes that the links of a problem may have."""
+    each = [[(link, code) for code in t.codes.allowed(link)] for t in problem.system.tiers for link in LINKS]
+    for chosen in itertools.product(*each):
+        rest = iter(chosen)
+        yield tuple(replace(t.codes, **dict(itertools.islice(rest, len(LINKS)))) for t in problem.system.tiers)
+
+
 def cut_vectors(problem: Problem, allow_empty_tiers: bool) -> np.ndarray:
     """All cut vectors by C4, straight from its definition."""
     M, L = problem.system.num_tiers, problem.num_layers
@@ -111,10 +142,23 @@ class Best:
     cuts: tuple[int, ...]
     intervals: tuple[int, ...]
     objective_s: float
+    codes: tuple[LinkCodes, ...] | None = None
 
 
 def exhaustive(problem: Problem, *, allow_empty_tiers: bool = False, longest: int = 8) -> Best | None:
     """The best of every plan there is; intervals beyond `longest` would each alone miss the target (checked)."""
+    if not problem.system.plans_codes:
+        return _exhaustive(problem, allow_empty_tiers, longest)
+    best = None
+    for codes in code_vectors(problem):
+        found = _exhaustive(problem.with_codes(Plan((), (), codes)), allow_empty_tiers, longest)
+        if found is not None and (best is None or found.objective_s < best.objective_s):
+            best = replace(found, codes=codes)
+    return best
+
+
+def _exhaustive(problem: Problem, allow_empty_tiers: bool, longest: int) -> Best | None:
+    """The best of every plan in the codes in force."""
     M = problem.system.num_tiers
     cuts = cut_vectors(problem, allow_empty_tiers)
     needs = client_memory(problem, cuts)
@@ -136,6 +180,8 @@ def exhaustive(problem: Problem, *, allow_empty_tiers: bool = False, longest: in
                 alone[-1, m] = longest + 1
                 assert margin(problem, c, alone[-1]) <= 0, "raise `longest`: a longer interval could still be best"
                 choices.append(values[reach])
+        if not all(len(some) for some in choices):
+            continue
         intervals = np.stack(np.meshgrid(*choices, indexing="ij"), axis=-1).reshape(-1, M)
         values = objective(problem, c, intervals)
         k = int(np.argmin(values))

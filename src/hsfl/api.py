@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hsfl.errors import HsflError, InfeasibleError, ScenarioError
 from hsfl.planner.baselines import Alternative, alternatives
 from hsfl.planner.result import Evaluation, PlanResult, evaluate_plan
-from hsfl.planner.solve import solve, solve_with_step
+from hsfl.planner.solve import solve, solve_with_step, with_best_codes
 from hsfl.problem.plan import Plan, make_plan
 from hsfl.problem.profile import LayerProfile
 from hsfl.scenario.reading import read_scenario
@@ -71,7 +71,7 @@ def plan(
 def evaluate(
     scenario: Scenario | str | Path, cuts: Iterable[int], intervals: Iterable[int], *, allow_empty_tiers: bool = False
 ) -> Evaluation:
-    """The numbers of a plan of your own: M-1 cuts (counts of layers) and M intervals (rounds).
+    """The numbers of a plan of your own: M-1 cuts (counts of layers) and M intervals (rounds), in the best codes.
 
     A plan that misses the target or the memories is evaluated all the same and says so.
     """
@@ -85,7 +85,7 @@ def evaluate(
             num_layers=problem.num_layers,
             allow_empty_tiers=allow_empty_tiers,
         )
-        return evaluate_plan(problem, chosen)
+        return evaluate_plan(problem, with_best_codes(problem, chosen))
 
 
 def compare(

@@ -84,6 +84,7 @@ class ConstantsRecord(Record):
     drift_correction: list[float] | None = None
     intervals_in_force: list[Count] | None = None
     gap_in_force: float | None = None
+    coding_noise: list[list[list[float]]] | None = None
 
 
 class PlanRecord(Record):
@@ -95,6 +96,8 @@ class PlanRecord(Record):
     strategy: str | None = None
     cuts: list[Count]
     intervals: list[Count]
+    codes: list[dict[str, str]] | None = None
+    """The code of every link of every tier, where they are planned."""
     layers: Count
     forecast: ForecastRecord | None = None
     """As in metrics.jsonl, at the pace of this plan."""
@@ -165,6 +168,7 @@ class ScheduleRecord(Record):
     round: Count
     cuts: list[Count] | None
     intervals: list[Count] | None
+    codes: list[dict[str, str]] | None = None
     plan_round: Count
     interval_since: list[Count]
     averaged_at: list[Count]
@@ -180,6 +184,7 @@ class EstimateRecord(Record):
     gradient_second_moment: list[float]
     gradient_dissimilarity: list[list[float]]
     correction: list[float]
+    coding_noise: list[list[list[float]]] = []
     probes: Count
 
 

@@ -18,7 +18,7 @@ from hsfl.problem.problem import Problem
 from hsfl.problem.system import System
 from hsfl.theory.latency import fits_memory
 from hsfl.theory.objective import objective
-from tests.zoo import exhaustive, random_problem
+from tests.zoo import exhaustive, random_problem, with_memory_limits, with_planned_codes
 
 Planner = Callable[..., Plan]
 
@@ -77,6 +77,49 @@ def test_against_exhaustive_search(block: int) -> None:
         values = [step.objective_s for step in history]
         assert history[-1].plan == plan and values[-1] >= best.objective_s * (1 - 1e-12), seed
         assert all(b <= a * (1 + 1e-12) for a, b in pairwise(values)), seed
+
+
+def problem_with_codes(seed: int) -> tuple[Problem, bool]:
+    """A random problem in which codes are planned too, small enough to try every plan in every code."""
+    rng = np.random.default_rng([seed, 7])
+    tiers = int(rng.integers(2, 4))
+    problem = random_problem(
+        rng,
+        num_tiers=tiers,
+        num_layers=int(rng.integers(tiers, 6)),
+        num_clients=int(rng.integers(3, 7)),
+        drift=str(rng.choice(["paper", "refined", "energy"])),
+        single_top=bool(rng.integers(2)),
+        longest_interval=4,
+    )
+    problem = with_planned_codes(rng, problem, 4 if tiers == 2 else 2)
+    return with_memory_limits(rng, problem) if rng.integers(2) else problem, bool(rng.integers(2))
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_planned_codes_against_exhaustive_search(block: int) -> None:
+    """120 problems: the codes of every link are chosen as well as cuts and intervals, by table and by search."""
+    mixed = 0
+    for seed in range(20 * block, 20 * (block + 1)):
+        problem, allow_empty = problem_with_codes(seed)
+        best = exhaustive(problem, allow_empty_tiers=allow_empty, longest=4)
+        for limit in (10**9, 0):
+            solver = ExactSolver(problem, allow_empty_tiers=allow_empty, table_limit=limit)
+            if best is None:
+                with pytest.raises(InfeasibleError, match="codes"):
+                    solver.solve()
+                continue
+            solution = solver.solve()
+            found = evaluate_plan(problem, solution.plan)
+            assert found.objective_s == pytest.approx(best.objective_s, rel=1e-11), (seed, limit)
+            lower = 2 * problem.constants.initial_gap / problem.step * solution.lower_bound
+            assert lower == pytest.approx(best.objective_s, rel=1e-9), (seed, limit)
+            assert found.fits_memory
+            assert solver.solve(solution.plan.intervals).plan == solution.plan
+            assert solver.solve(solution.plan.intervals, cuts=solution.plan.cuts).plan == solution.plan
+            names = {name for codes in solution.plan.codes or () for name in codes.names().values()}
+            mixed += len(names) > 1
+    assert mixed > 10
 
 
 def simple(seed: int = 0, **options: object) -> Problem:

@@ -12,7 +12,7 @@ from hsfl.planner.result import evaluate_plan
 from hsfl.planner.slowest import slowest_clients
 from hsfl.theory.latency import demands
 from hsfl.theory.objective import objective
-from tests.zoo import random_problem
+from tests.zoo import random_problem, with_planned_codes
 
 
 @pytest.mark.parametrize("drift", ["paper", "refined", "energy"])
@@ -57,13 +57,14 @@ def test_billions_of_cut_vectors_are_solved_to_proven_optimality() -> None:
                     assert objective(problem, *plan) >= best * (1 - 1e-12)
 
 
-def test_out_of_time_the_bound_is_still_true() -> None:
+@pytest.mark.parametrize("codes", [False, True])
+def test_out_of_time_the_bound_is_still_true(codes: bool) -> None:
     """With no time to branch there is a plan, a bound below the optimum, and an honest gap."""
     gaps = []
-    for seed in range(12):
-        problem = random_problem(
-            np.random.default_rng(seed), num_tiers=4, num_layers=20, num_clients=100, single_top=False, generosity=30
-        )
+    for seed in range(6 if codes else 12):
+        rng = np.random.default_rng(seed)
+        problem = random_problem(rng, num_tiers=4, num_layers=20, num_clients=100, single_top=False, generosity=30)
+        problem = with_planned_codes(rng, problem, 2) if codes else problem
         optimum = ExactSolver(problem).solve().ratio
         hasty = ExactSolver(problem, table_limit=0, time_limit_s=0.0).solve()
         assert evaluate_plan(problem, hasty.plan).reaches_target

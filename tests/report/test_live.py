@@ -25,3 +25,15 @@ def test_plans_are_told_when_they_change_or_are_first_kept():
         "  plan after round 70: cuts 3; intervals 5, never",
     ]
     assert line.plan == "cuts 3; intervals 5, never"
+
+
+def test_planned_codes_are_told_where_they_change():
+    console = Console(file=io.StringIO(), width=200)
+    line = LiveLine(console)
+    mixed = [{"up": "int4", "down": "int8", "average": "int4"}, {"up": "int4"}, {}]
+    for round_, codes in ((0, [{"up": "int4", "down": "int4"}, {"up": "int4"}, {}]), (5, mixed), (9, mixed)):
+        line.on_plan(PlanRecord(round=round_, cuts=[1, 2], intervals=[2, 2, 1], codes=codes, layers=6))
+    assert console.file.getvalue().splitlines() == [
+        "  plan after round 0: cuts 1, 2; intervals 2, 2, 1; links int4",
+        "  plan after round 5: cuts 1, 2; intervals 2, 2, 1; links ↑ int4, ↓ int8, average int4 | int4",
+    ]

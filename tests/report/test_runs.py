@@ -269,6 +269,21 @@ def test_what_differs_is_named(three):
     assert "Their scenarios are the same." in what_you_see([three[0], three[0]])
 
 
+def test_the_page_has_the_codes_of_plans_where_they_are_planned(tmp_path):
+    run = Run.load(write_run(tmp_path / "run", plans=2))
+    noise = [[[0.0] * LAYERS, *([10.0**-k] * LAYERS for k in (7, 6, 5))]] * 2
+    known = run.plans[-1].constants.model_copy(update={"coding_noise": noise})
+    update = {"codes": [{"up": "int8", "down": "int4"}, {}, {}], "constants": known}
+    coded = replace(run, plans=[plan.model_copy(update=update) for plan in run.plans])
+    with_codes, without = (Page(render([one], [])).rows for one in (coded, run))
+    assert sum("↑ int8, ↓ int4" in row for row in with_codes) == 2
+    assert any("links" in row for row in with_codes) and not any("links" in row for row in without)
+    assert "links in ↑ int8, ↓ int4." in render([coded], [])
+    layers = next(row for row in with_codes if row[0] == "layer" and "noise of ↑ int4" in row)
+    assert layers[-6:] == [f"noise of {link} {code}" for link in "↑↓" for code in ("bf16", "int8", "int4")]
+    assert sum(row[-6:] == 2 * ["1e-07", "1e-06", "1e-05"] for row in with_codes) == LAYERS
+
+
 def test_long_lists_of_plans_are_shortened(tmp_path):
     run = Run.load(write_run(tmp_path / "run", plans=50))
     page = Page(render([run], []))

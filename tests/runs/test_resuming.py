@@ -259,6 +259,41 @@ def test_a_damaged_checkpoint_is_left_out(command, tmp_path, whole, suffix, dama
     assert results(run) == results(whole)
 
 
+class Recoding:
+    """Other codes at every plan, and other cuts at every second: of activations, gradients and averages."""
+
+    name, replans, needs_constants = "recoding", True, True
+
+    def propose(self, problem, current, round_):
+        codes = []
+        for m, tier in enumerate(problem.system.tiers):
+            allowed = {link: tier.codes.allowed(link) for link in tier.codes.names()}
+            codes.append(tier.codes.using({k: v[(round_ + m + len(k)) % len(v)] for k, v in allowed.items()}))
+        return hsfl.Plan((1, 2 + round_ // 3 % 2), (2, 1, 1), tuple(codes))
+
+
+@pytest.mark.parametrize("backend", ["stacked", "reference"])
+def test_a_run_whose_codes_change_goes_on_to_the_bit(tmp_path, backend):
+    changes = {"tiers.0.code": "auto", "tiers.1.code": ["bf16", "int4"], "execution.backend": backend}
+    (tmp_path / "whole").mkdir()
+    scenario = write_tiny(tmp_path / "whole", changes)
+    run = hsfl.train(scenario, strategy=Recoding(), out=tmp_path / "whole" / "run")
+    assert len({repr(plan.codes) for plan in run.plans}) > 3 and run.plans[0].codes[2] == {}
+
+    class Stop(hsfl.Callback):
+        def on_round(self, record):
+            if record.round == 19:
+                raise KeyboardInterrupt
+
+    (tmp_path / "cut").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        hsfl.train(
+            write_tiny(tmp_path / "cut", changes), strategy=Recoding(), callbacks=[Stop()], out=tmp_path / "cut" / "run"
+        )
+    hsfl.resume(tmp_path / "cut" / "run", strategy=Recoding())
+    assert results(tmp_path / "cut" / "run") == results(tmp_path / "whole" / "run")
+
+
 def test_all_checkpoints_damaged_is_an_error_and_nothing_is_touched(command, tmp_path, whole):
     run = interrupted(tmp_path, 19)
     for path in (run / "checkpoints").glob("*.safetensors"):

@@ -24,6 +24,7 @@ FASTER = {
 KINDS = {
     "HSFL": {},
     "HSFL, measured once": {"strategy.replan_every": 0},
+    "HSFL, planned codes": {"tiers.device.code": "auto", "tiers.edge.code": {"up": ["bf16", "int4"]}},
     "scenario's constants": {
         "strategy.constants": "scenario",
         "convergence.smoothness": 1.0,

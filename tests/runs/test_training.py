@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 import hsfl
 from hsfl.report.live import LiveLine
 from hsfl.report.page import what_you_see
-from hsfl.runs.estimating import write_constants
+from hsfl.runs.estimating import as_fields, write_constants
 from hsfl.runs.preparing import prepare
 from hsfl.runs.stopping import ended, is_converged, round_limit
 from hsfl.scenario.dynamics import Conditions
@@ -460,3 +460,16 @@ def test_corrected_averages_train_from_the_scenario_at_no_more_traffic(tiny, tmp
     assert [line.loss for line in resumed.metrics[1:]] == losses[1]
     ended = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("short", "corrected")]
     assert ended[0] == ended[1]
+
+
+def test_constants_of_planned_codes_are_measured_and_planned_with(tiny):
+    scenario = hsfl.load_scenario(tiny(), {"tiers.device.code": "auto", "tiers.edge.code": {"up": ["int8", "int4"]}})
+    found = hsfl.estimate(scenario, rounds=1, batches=2)
+    assert found.coding_noise.shape == (2, 4, 4) and (found.coding_noise[:, -1] > 0).all()
+    fields = as_fields(found)
+    assert fields["coding_noise_up"] == pytest.approx(found.coding_noise[0, -1], rel=1e-3)
+    known = {f"convergence.{key}": value for key, value in fields.items()}
+    result = hsfl.plan(scenario.with_overrides(known | {"training.learning_rate": 0.001}))
+    assert result.status == "optimal" and set(result.to_dict()["codes"][1]) == {"up"}
+    chosen = hsfl.evaluate(scenario.with_overrides(known), result.cuts, result.intervals).plan.codes
+    assert chosen is not None and chosen[1].down.name == "fp32"

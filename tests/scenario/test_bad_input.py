@@ -192,6 +192,24 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"tiers.2.code": {"average": "int8"}},
         ['tiers.cloud.code.average = "int8": the tier has one machine, so nothing is averaged; remove it'],
     ),
+    "unknown code to choose from": (
+        {"tiers.0.code": ["int8", "int7"]},
+        ["tiers.device.code", "'int7' is no code to choose from; known are fp32, bf16, int8, int4"],
+    ),
+    "auto among codes to choose from": (
+        {"tiers.0.code": {"up": ["int8", "auto"]}},
+        ["tiers.device.code", "no code of up"],
+    ),
+    "nothing to choose from": ({"tiers.0.code": []}, ["tiers.device.code = []", "write one for all links"]),
+    "a choice on a link that the top has not": (
+        {"tiers.2.code": {"up": ["int8", "int4"]}},
+        ["tiers.cloud.code.up = ['int8', 'int4']: the tier has no machine above it; remove it"],
+    ),
+    "noise of codes for other layers": (
+        {"tiers.0.code": "auto", "convergence.coding_noise_up": [0.1, 0.2]},
+        ["convergence.coding_noise_up has 2 numbers; the model has 5 layers and needs one for each"],
+    ),
+    "negative noise of codes": ({"convergence.coding_noise_down": [-1.0] * 5}, ["convergence.coding_noise_down"]),
     # training and convergence
     "unknown optimizer": ({"training.optimizer": "adagrad"}, ['training.optimizer = "adagrad"', "'adam' or 'adamw'"]),
     "unknown averaging": (

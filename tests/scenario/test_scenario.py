@@ -440,6 +440,23 @@ def test_codes_of_links(tmp_path):
     assert written(alone)[1] == ("int4", "int4", "fp32")
 
 
+def test_codes_may_be_left_to_the_planner(tmp_path):
+    """Until it chooses, the most bits are in force; a list of one is a code."""
+    assert load(tmp_path, {}).problem.constants.coding_noise is None
+    auto = load(tmp_path, {"tiers.0.code": {"up": "auto", "down": ["int4", "int8"]}, "tiers.1.code": ["bf16"]})
+    device, edge, cloud = (tier.codes for tier in auto.problem.system.tiers)
+    assert [code.name for code in device.allowed("up")] == ["fp32", "bf16", "int8", "int4"]
+    assert [code.name for code in device.allowed("down")] == ["int8", "int4"]
+    assert (device.up.name, device.down.name, device.names()) == ("fp32", "int8", {"up": "fp32", "down": "int8"})
+    assert edge == load(tmp_path, {"tiers.1.code": "bf16"}).problem.system.tiers[1].codes
+    assert auto.system.plans_codes and not cloud.planned and not device.codes_averages
+    noise = auto.problem.constants.coding_noise
+    assert noise.shape == (2, 4, 5) and (noise[:, -1] > 0).all()
+    given = auto.with_overrides({"convergence.coding_noise_down": [5.0, 4.0, 3.0, 2.0, 1.0]}).problem
+    assert given.constants.coding_noise[1, -1].tolist() == [5.0, 4.0, 3.0, 2.0, 1.0]
+    assert (given.constants.coding_noise[0] == noise[0]).all()
+
+
 def test_codes_are_overridden_for_a_link_a_tier_or_all_tiers(tmp_path):
     scenario = load(tmp_path, {"tiers.0.code": {"down": "int8"}})
     moved = scenario.with_overrides({"tiers.device.code.up": "int4"})

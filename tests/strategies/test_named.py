@@ -18,6 +18,7 @@ from hsfl.problem.plan import NEVER, Plan
 from hsfl.problem.problem import Problem
 from hsfl.strategies import NAMES, Named, make_strategy
 from hsfl.theory.latency import split_latency
+from tests.zoo import code_vectors
 
 ASKED = range(0, 40_000, 10)  # rounds at which a strategy is asked
 GIVEN = {"PSL": {"strategy.cuts": [3, 8]}, "FIXED": {"strategy.cuts": [3, 8], "strategy.intervals": [5, 2, 1]}}
@@ -93,6 +94,21 @@ def test_what_is_not_drawn_is_the_best_for_what_is(problem: Problem) -> None:
             for j in range(1, 40)
         )
         assert evaluate_plan(problem, plan).objective_s == pytest.approx(best)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_of_them_plan_codes_that_are_left_to_the_planner(name: str) -> None:
+    """In the best codes for the cuts and intervals that they choose."""
+    given = {"strategy.name": name, "convergence.target": 500.0} | GIVEN.get(name.upper(), {})
+    codes = {"tiers.device.code": {"up": ["bf16", "int8"], "average": "auto"}, "tiers.edge.code": {"down": "auto"}}
+    scenario = hsfl.load_scenario("paper", given | codes | {"convergence.coding_noise_down": [2000.0] * 16})
+    strategy, problem = make_strategy(scenario), scenario.problem
+    assert strategy.needs_constants and strategy.replans
+    plan = strategy.propose(problem, None, 3)
+    assert plan.codes is not None and plan.codes[2] == problem.system.tiers[2].codes
+    ours = evaluate_plan(problem, plan)
+    for other in code_vectors(problem):
+        assert not evaluate_plan(problem, replace(plan, codes=other)).objective_s < ours.objective_s * (1 - 1e-9)
 
 
 def test_ams_is_the_fastest_round_of_all(problem: Problem) -> None:

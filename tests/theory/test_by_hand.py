@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from hsfl.planner.result import evaluate_plan
+from hsfl.problem.codes import CODES, LinkCodes
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import LayerProfile
 from hsfl.problem.system import System, Tier
+from hsfl.theory.coding import USUAL_NOISE, coding_noise, of_all_codes, usual_coding_noise
 from hsfl.theory.convergence import (
     bound,
     drift,
@@ -176,6 +178,44 @@ def test_energy_drift(problem: Problem) -> None:
     assert margin(weighed, CUTS, INTERVALS) == pytest.approx(40 / 3 - 2 * 0.1 / 3 - 2 * 0.1 / 2 - 0.8)
     # Without dissimilarity drift hardly harms, however far apart machines are: predicted drift stays what it is.
     assert predicted_drift(energy, CUTS, 4)["refined"] == pytest.approx(0.01 * np.array([0.8 + 9.6, 0.4 + 4.8, 0]))
+
+
+def coded(problem: Problem) -> Problem:
+    """What crosses the first cut in int4 up and int8 down, the second in fp32 up and int4 down; averages as named."""
+    int8, int4 = CODES["int8"], CODES["int4"]
+    codes = (LinkCodes(int4, int8, int4), LinkCodes(down=int4, average=int8), LinkCodes())
+    noise = of_all_codes(np.array([[3.0, 6.0, 9.0], [1.5, 3.0, 4.5]]))
+    known = replace(problem, constants=replace(problem.constants, coding_noise=noise))
+    return known.with_codes(Plan(CUTS, INTERVALS, codes))
+
+
+def test_noise_of_codes(problem: Problem) -> None:
+    """beta gamma / N = 0.2 / 3 times what they add: 3 and 1.5 / 289 over the first cut, 0 and 3 over the second."""
+    added = 3 + 1.5 / 289 + 3
+    assert coding_noise(coded(problem), CUTS) == pytest.approx(0.2 / 3 * added)
+    assert coding_noise(problem, CUTS) == 0
+    energy = replace(coded(problem), constants=replace(coded(problem).constants, drift="energy"))
+    assert coding_noise(energy, CUTS) == pytest.approx(added / 3)
+
+
+def test_what_coded_averages_leave_unsent(problem: Problem) -> None:
+    """g^2 = G^2 - sigma^2 = 0.7, 1.7; rho 0.04 ((1 + 1/J) g^2 I^2 + 2 sigma^2 / N I), J = 3, 2, at I = 1 too."""
+    rho = CODES["int4"].average_noise, CODES["int8"].average_noise
+    once = [rho[0] * (4 / 3 * 0.7 + 0.2), rho[1] * (3 / 2 * 1.7 + 0.2), 0]
+    assert drift(coded(problem), CUTS, (1, 1, 1)) == pytest.approx(0.04 * np.array(once))
+    later = [rho[0] * (4 / 3 * 0.7 * 4 + 0.2 * 2), rho[1] * (3 / 2 * 1.7 * 9 + 0.2 * 3), 0]
+    plain = drift(problem, CUTS, INTERVALS)
+    assert drift(coded(problem), CUTS, INTERVALS) == pytest.approx(plain + 0.04 * np.array(later))
+    left = 5.0 - 0.06 - float(coding_noise(coded(problem), CUTS)) - float(plain.sum()) - 0.04 * sum(later)
+    assert margin(coded(problem), CUTS, INTERVALS) == pytest.approx(left)
+
+
+def test_what_is_usual_of_noise() -> None:
+    """A part of all variance up, and of that below the cut down; int8 adds less, fp32 nothing."""
+    noise = of_all_codes(usual_coding_noise(array(1, 2, 3)))
+    up, down = USUAL_NOISE
+    assert noise[0, -1] == pytest.approx(up * array(6, 6, 6)) and noise[1, -1] == pytest.approx(down * array(1, 3, 6))
+    assert (noise[:, 2] < 0.1 * noise[:, 3]).all() and not noise[:, 0].any()
 
 
 def test_a_plan_that_drifts_too_far_never_arrives(problem: Problem) -> None:

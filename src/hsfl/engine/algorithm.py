@@ -17,6 +17,7 @@ from hsfl.engine.backend import Backend
 from hsfl.engine.clock import Clock, SimulatedClock
 from hsfl.engine.estimate import Estimate, record_constants, recorded_constants
 from hsfl.engine.guard import Guard
+from hsfl.engine.probe import rounds_of_coding
 from hsfl.engine.schedule import Average, Schedule
 from hsfl.errors import DivergedError, InfeasibleError
 from hsfl.problem.plan import Plan
@@ -32,8 +33,11 @@ FIRST_WAIT = 16
 
 def rounds_of_probe(problem: Problem, batches: int) -> int:
     """How many rounds a measurement of the constants is charged as: a gradient each, and two more for the smoothness
-    on two of the mini-batches, which count like all of them."""
-    return batches if problem.constants.by_loss else 2 * batches
+    on two of the mini-batches, which count like all of them; where codes are planned, those of a client for these."""
+    rounds = batches if problem.constants.by_loss else 2 * batches
+    if problem.system.plans_codes:
+        rounds += rounds_of_coding(problem.num_layers, problem.system.num_clients)
+    return rounds
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ class Algorithm:
         last = self.round + rounds
         pending: list[_Pending] = []
         while self.round < last and not interrupted() and self.clock.time_s < until_time_s:
-            self.clock.see(self.task.conditions(self.round, self.clock.time_s))
+            self._see()
             if self.guard.alarm is not None:
                 yield self._shortened()
             elif self.schedule.plan_is_due():
@@ -108,6 +112,11 @@ class Algorithm:
             if looks and self.schedule.plan is not None:
                 self.guard.look(self.problem, self.schedule.plan, self.round)
         yield from self._finished(pending)
+
+    def _see(self) -> None:
+        """The machines of the moment, in the codes of the plan."""
+        codes = None if self.schedule.plan is None else self.schedule.plan.codes
+        self.clock.see(self.task.conditions(self.round, self.clock.time_s), codes)
 
     def _round(self) -> _Pending:
         schedule, backend = self.schedule, self.backend
@@ -178,6 +187,7 @@ class Algorithm:
             if current is None:
                 raise
             plan, kept = current, str(error)
+        problem = problem.with_codes(plan)
         grown = current is None or any(new > old for new, old in zip(plan.intervals, current.intervals, strict=True))
         constants = problem.constants
         self.problem = _near(problem, plan, constants.initial_gap if grown else constants.gap_in_force)
@@ -185,7 +195,9 @@ class Algorithm:
             self.clock.move(current.cuts, plan.cuts)
         if plan.cuts != self.backend.cuts:
             self.backend.move(plan.cuts)
+        self._recode()
         self.schedule.adopt(plan)
+        self._see()
         if measures:
             self.clock.split(plan.cuts, rounds_of_probe(problem, task.probe_batches))
         return PlanRecord(
@@ -194,10 +206,16 @@ class Algorithm:
             strategy=task.strategy.name,
             cuts=list(plan.cuts),
             intervals=list(plan.intervals),
+            codes=plan.code_names(),
             layers=problem.num_layers,
             constants=record_constants(problem.constants) if task.strategy.needs_constants else None,
             kept=kept,
         )
+
+    def _recode(self) -> None:
+        """Let the backend use the codes of the plan, where they are planned."""
+        if self.problem.system.plans_codes:
+            self.backend.recode([tier.codes for tier in self.problem.system.tiers])
 
     @property
     def _guarded(self) -> bool:
@@ -216,6 +234,7 @@ class Algorithm:
             strategy=self.task.strategy.name,
             cuts=list(plan.cuts),
             intervals=list(plan.intervals),
+            codes=plan.code_names(),
             layers=self.problem.num_layers,
             shortened=why,
         )
@@ -223,7 +242,7 @@ class Algorithm:
     def _measured(self, problem: Problem, current: Plan | None) -> Problem:
         """The problem with constants measured now."""
         step = None if problem.constants.by_loss else problem.step
-        self.estimate.add(self.backend.probe(self.task.probe_batches, step))
+        self.estimate.add(self.backend.probe(self.task.probe_batches, step, coding=problem.system.plans_codes))
         problem = self._as_estimated(problem)
         if current is None or self.estimate.probes == 1:
             return problem
@@ -248,11 +267,14 @@ class Algorithm:
         )
 
     def restore(self, state: AlgorithmRecord) -> None:
-        self.schedule.restore(state.schedule)
+        self.schedule.restore(state.schedule, self.task.problem.system.codes_named(state.schedule.codes))
         self.clock.time_s, self.clock.bits = state.time_s, dict(state.bits)
         self.estimate = Estimate.from_state(state.estimate)
         self.guard.restore(state.guard)
         self.problem = replace(self.task.problem, constants=recorded_constants(state.constants))
+        if self.schedule.plan is not None:
+            self.problem = self.problem.with_codes(self.schedule.plan)
+            self._recode()
 
 
 def _near(problem: Problem, plan: Plan, gap: float | None) -> Problem:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from hsfl.errors import HsflError, InfeasibleError, ScenarioError, raised
+from hsfl.problem.codes import LINKS, LinkCodes
 from hsfl.problem.plan import Plan, make_plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.strategy import Strategy
+from hsfl.problem.system import System
 from hsfl.theory.latency import fits_memory
 
 
@@ -28,6 +30,7 @@ def proposed(strategy: Strategy, problem: Problem, current: Plan | None, round_:
             found.intervals,
             entities=system.entities,
             num_layers=problem.num_layers,
+            codes=_allowed(getattr(found, "codes", None), system),
             allow_empty_tiers=True,
         )
     except (AttributeError, TypeError):
@@ -40,6 +43,22 @@ def proposed(strategy: Strategy, problem: Problem, current: Plan | None, round_:
             f"strategy {name}: cuts {list(plan.cuts)} need more memory than tier {tier} has; choose other cuts"
         )
     return plan
+
+
+def _allowed(codes: object, system: System) -> tuple[LinkCodes, ...] | None:
+    """The codes of a proposed plan, if the machines allow them."""
+    if codes is None:
+        return None
+    given, found = list(codes) if isinstance(codes, Iterable) else [], []
+    for own, tier in zip(given, system.tiers, strict=False):
+        if not isinstance(own, LinkCodes) or any(getattr(own, k) not in tier.codes.allowed(k) for k in LINKS):
+            raise ScenarioError(f"codes {own} of tier {tier.name} are none of those that tiers.{tier.name}.code allows")
+        found.append(tier.codes.using({link: getattr(own, link) for link in LINKS}))
+    if len(given) != system.num_tiers:
+        raise ScenarioError(
+            f"codes {codes!r}: {system.num_tiers} hsfl.problem.codes.LinkCodes are needed, one for each tier"
+        )
+    return tuple(found)
 
 
 def averages(strategy: Strategy, plan: Plan, tier: int, rounds: int) -> bool:

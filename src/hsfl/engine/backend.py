@@ -18,11 +18,11 @@ from torch import nn
 
 from hsfl.engine import saving
 from hsfl.engine.averaging import UNSENT, AveragingRule, averaging_rule
-from hsfl.engine.checks import checked_batch, checked_dtype, checked_layers
+from hsfl.engine.checks import checked_batch, checked_cuts, checked_dtype, checked_layers
 from hsfl.engine.coded_averages import all_finite, check_unsent
 from hsfl.engine.entity import State
 from hsfl.engine.evaluating import evaluated, in_batches
-from hsfl.engine.links import links
+from hsfl.engine.links import coded, links
 from hsfl.engine.losses import Loss, cross_entropy
 from hsfl.engine.optimizer import Optimizer
 from hsfl.engine.per_client import with_clients
@@ -30,7 +30,7 @@ from hsfl.engine.precision import PRECISIONS
 from hsfl.engine.probe import Measurement, VirtualModel, measure
 from hsfl.engine.training_data import Batch, TrainingData
 from hsfl.errors import HsflError, ScenarioError
-from hsfl.problem.codes import FP32, GivenCodes, LinkCodes
+from hsfl.problem.codes import GivenCodes, LinkCodes
 from hsfl.problem.topology import Topology, tier_layers, tier_of
 
 #: Rounds whose mini-batches are drawn at once.
@@ -77,9 +77,8 @@ class Backend(ABC):
         self.optimizer = Optimizer.from_settings(optimizer)
         self.averaging = averaging_rule(averaging, self.optimizer)
         self.links = links(codes, self.topology)
-        several = zip(self.topology.averaged, self.links, strict=True)
-        self.coded = [bool(averaged) and link.average.code != FP32 for averaged, link in several]
-        """For every tier whether its averages are coded."""
+        self.coded = coded(self.links, self.topology)
+        """For every tier whether its averages are coded, now or by another plan."""
         self.data, self.loss, self.seed, self.round = data, loss, int(seed), 0
         self.device, self.dtype, self.precision = torch.device(device), checked_dtype(dtype), precision
         self.capture = capture
@@ -87,7 +86,7 @@ class Backend(ABC):
             with_clients(copy.deepcopy(layer), number, together=self.together).to(self.device, self.dtype).train()
             for number, layer in enumerate(checked_layers(layers))
         ]
-        self.cuts = self._checked(cuts)
+        self.cuts = checked_cuts(cuts, self.num_tiers, len(self._layers))
         self._averaged_at = [0] * len(self._layers)
         """The round each layer was last averaged in, or left a tier with one entity."""
         self._evaluated: nn.ModuleList | None = None
@@ -158,7 +157,7 @@ class Backend(ABC):
 
         What a layer's hosts last had in common goes with it, to the bit, and so does what the fed server left unsent.
         """
-        cuts = self._checked(cuts)
+        cuts = checked_cuts(cuts, self.num_tiers, len(self._layers))
         if cuts == self.cuts:
             return
         before, self.cuts = self._tier_by_layer(), cuts
@@ -166,6 +165,14 @@ class Backend(ABC):
             if old != new and not self.topology.averaged[old]:
                 self._averaged_at[layer] = self.round
         self._move(before)
+
+    def recode(self, codes: Sequence[LinkCodes]) -> bool:
+        """Change the codes of links; whether any is another one. What is left unsent will be sent in the new code."""
+        found = links(codes, self.topology)
+        if coded(found, self.topology) != self.coded:
+            raise HsflError("codes: whether averages are coded cannot change; let their code be planned from the start")
+        before, self.links = self.links, found
+        return found != before
 
     @abstractmethod
     def _move(self, before: Sequence[int]) -> None:
@@ -218,14 +225,12 @@ class Backend(ABC):
 
     def not_finite(self) -> int | None:
         """A client whose weights are not finite; None if all are."""
-        parameters = {f"{n}.{name}" for n, layer in enumerate(self._layers) for name, _ in layer.named_parameters()}
-
-        def finite(state: State) -> bool:
-            return bool(torch.stack([state[name].isfinite().all() for name in parameters]).all())
-
-        if not parameters or finite(self.global_state()):
+        names = {f"{n}.{name}" for n, layer in enumerate(self._layers) for name, _ in layer.named_parameters()}
+        if all_finite(value for name, value in self.global_state().items() if name in names):
             return None
-        return next((n for n in range(self.num_clients) if not finite(self.client_state(n))), 0)
+        states = (self.client_state(n).items() for n in range(self.num_clients))
+        each = (all_finite(value for name, value in state if name in names) for state in states)
+        return next((n for n, finite in enumerate(each) if not finite), 0)
 
     def check_sent(self) -> None:
         """DivergedError if what an entity sent to a coded average was not finite; waits for the device.
@@ -252,15 +257,16 @@ class Backend(ABC):
         given = self.dtype, self.device, self.precision
         return evaluated(self._evaluated, batches, self.loss, self._inputs, *given)
 
-    def probe(self, batches: int, step: float | None = None) -> Measurement:
+    def probe(self, batches: int, step: float | None = None, *, coding: bool = False) -> Measurement:
         """Measure the constants of the convergence bound at the virtual average; trains nothing.
 
         On so many mini-batches of every client; `step` is the effective gamma, with which the smoothness is measured.
+        `coding`: the noise of codes, too.
         """
         model = VirtualModel(
             self._layers, self.global_state(), self._data().samples, self.loss, self.seed, self.device, self.precision
         )
-        return measure(model, self.topology, self._data().probe_draws(self.round, batches), step)
+        return measure(model, self.topology, self._data().probe_draws(self.round, batches), step, coding=coding)
 
     def save(self, path: str | Path) -> None:
         """Write everything to a file (safetensors): cuts, round and what every entity holds.
@@ -281,7 +287,7 @@ class Backend(ABC):
     def load(self, path: str | Path) -> None:
         """Go on from a file of a backend with the same layers, hosts, optimiser, rule and codes; bit for bit."""
         about, tensors = saving.read(path, self.topology, len(self._layers))
-        cuts = self._checked(about.cuts)
+        cuts = checked_cuts(about.cuts, self.num_tiers, len(self._layers))
         tiers = [
             saving.TierKeeps(layers, self.topology.entities[tier], self._slots(tier), self._keeps_once(tier))
             for tier, layers in enumerate(tier_layers(cuts, len(self._layers)))
@@ -325,14 +331,6 @@ class Backend(ABC):
         Coded averages do, and a layer may come to them from any tier.
         """
         return bool(self.topology.averaged[tier]) and (self.averaging.uses_last or any(self.coded))
-
-    def _checked(self, cuts: Sequence[int]) -> tuple[int, ...]:
-        cuts = tuple(int(c) for c in cuts)
-        if len(cuts) != self.num_tiers - 1:
-            raise ScenarioError(f"cuts {list(cuts)}: {self.num_tiers} tiers need {self.num_tiers - 1} cuts")
-        if list(cuts) != sorted(cuts) or cuts[0] < 1 or cuts[-1] > len(self._layers):
-            raise ScenarioError(f"cuts {list(cuts)}: they must not fall and lie between 1 and {len(self._layers)}")
-        return cuts
 
     def _tier_layers(self) -> list[range]:
         return tier_layers(self.cuts, len(self._layers))

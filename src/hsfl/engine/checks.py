@@ -67,3 +67,13 @@ def checked_batch(inputs: torch.Tensor, targets: torch.Tensor, clients: int) -> 
 
 def _shape(shape: Sequence[int]) -> str:
     return f"({', '.join(map(str, shape))})"
+
+
+def checked_cuts(cuts: Sequence[int], tiers: int, layers: int) -> tuple[int, ...]:
+    """Cuts for so many tiers and layers; tiers may be empty."""
+    cuts = tuple(int(c) for c in cuts)
+    if len(cuts) != tiers - 1:
+        raise ScenarioError(f"cuts {list(cuts)}: {tiers} tiers need {tiers - 1} cuts")
+    if list(cuts) != sorted(cuts) or cuts[0] < 1 or cuts[-1] > layers:
+        raise ScenarioError(f"cuts {list(cuts)}: they must not fall and lie between 1 and {layers}")
+    return cuts

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from hsfl.errors import HsflError
+from hsfl.problem.codes import LinkCodes
 from hsfl.problem.problem import Problem, cumulative
 from hsfl.problem.system import System
 from hsfl.theory.latency import aggregation_latency, averaged_bits, split_latency
@@ -32,7 +33,7 @@ class Clock(Protocol):
 
     @property
     def bytes(self) -> dict[str, int]: ...
-    def see(self, system: System) -> None: ...
+    def see(self, system: System, codes: Sequence[LinkCodes] | None = None) -> None: ...
     def split(self, cuts: Sequence[int], rounds: int = 1) -> None: ...
     def average(self, cuts: Sequence[int], tier: int) -> None: ...
     def move(self, old: Sequence[int], new: Sequence[int]) -> None: ...
@@ -59,6 +60,7 @@ class SimulatedClock:
             )
             for link in links:
                 self.bits.setdefault(f"{tier.name}.{link}", 0)
+        self._seen: tuple[System, Sequence[LinkCodes] | None] = self.problem.system, None
         self._cuts: tuple[int, ...] | None = None
         self._costs: tuple[float, list[float]] = (0.0, [])
 
@@ -67,10 +69,11 @@ class SimulatedClock:
         """What crossed every link, in whole bytes."""
         return {link: bits // 8 for link, bits in self.bits.items()}
 
-    def see(self, system: System) -> None:
-        """The machines as they are from now on."""
-        if system is not self.problem.system:
-            self.problem, self._cuts = replace(self.problem, system=system), None
+    def see(self, system: System, codes: Sequence[LinkCodes] | None = None) -> None:
+        """The machines as they are from now on, and the codes of the plan, where it has any."""
+        if system is not self._seen[0] or codes != self._seen[1]:
+            self._seen = system, codes
+            self.problem, self._cuts = replace(self.problem, system=system.with_codes(codes)), None
 
     def split(self, cuts: Sequence[int], rounds: int = 1) -> None:
         """Rounds of split training: T_S each."""

@@ -34,6 +34,8 @@ class Estimate:
     gradient_dissimilarity: list[list[float]] = field(default_factory=list)
     correction: list[float] = field(default_factory=list)
     """Per tier: how much of the refined model's drift is seen."""
+    coding_noise: list[list[list[float]]] = field(default_factory=list)
+    """Empty where it is not measured."""
     probes: int = 0
 
     def add(self, found: Measurement) -> None:
@@ -43,6 +45,8 @@ class Estimate:
         self.smoothness = float(_mixed(self.smoothness, found.smoothness, weight))
         for name in ("gradient_variance", "gradient_second_moment", "gradient_dissimilarity"):
             setattr(self, name, _mixed(getattr(self, name), getattr(found, name), weight).tolist())
+        if found.coding_noise is not None:
+            self.coding_noise = _mixed(self.coding_noise, found.coding_noise, weight).tolist()
         self.correction = self.correction or [1.0] * len(self.gradient_dissimilarity)
         self.probes += 1
 
@@ -60,6 +64,7 @@ class Estimate:
             gradient_second_moment=np.maximum(self.gradient_second_moment, _SMALLEST),
             gradient_dissimilarity=np.maximum(self.gradient_dissimilarity, 0.0),
             drift_correction=np.array(self.correction),
+            coding_noise=np.array(self.coding_noise) if self.coding_noise else given.coding_noise,
         )
 
     def _clamped_smoothness(self, step: float) -> float:

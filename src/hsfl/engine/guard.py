@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
@@ -61,7 +62,7 @@ class Guard:
     def shortened(self, plan: Plan) -> Plan:
         """The plan with its intervals halved; the alarm is over."""
         self.alarm = None
-        return Plan(plan.cuts, tuple(max(1, interval // 2) for interval in plan.intervals))
+        return replace(plan, intervals=tuple(max(1, interval // 2) for interval in plan.intervals))
 
     def state(self) -> GuardRecord:
         """The guard as a checkpoint holds it."""

@@ -205,13 +205,16 @@ class Link:
     up: Codec
     down: Codec
     average: Codec
+    codes_averages: bool
+    """Whether averages are coded, or may be by another plan."""
 
     @classmethod
     def from_codes(cls, codes: LinkCodes) -> Link:
         for code in (codes.up, codes.down, codes.average):
             if code.name not in CODECS:
                 raise ScenarioError(f"code {code.name!r}: there is no codec of it; known are {', '.join(CODECS)}")
-        return cls(CODECS[codes.up.name], CODECS[codes.down.name], AVERAGE_CODECS[codes.average.name])
+        up, down, average = CODECS[codes.up.name], CODECS[codes.down.name], AVERAGE_CODECS[codes.average.name]
+        return cls(up, down, average, codes.codes_averages)
 
 
 def links(codes: str | Sequence[LinkCodes | GivenCodes] | None, topology: Topology) -> list[Link]:
@@ -223,5 +226,15 @@ def links(codes: str | Sequence[LinkCodes | GivenCodes] | None, topology: Topolo
     for tier, (given, entities) in enumerate(zip(each, topology.entities, strict=True)):
         label = "codes" if isinstance(codes, str) else f"codes[{tier}]"
         top = tier == topology.num_tiers - 1
-        found.append(Link.from_codes(tier_codes(given, label, top=top, entities=entities)))
+        own = tier_codes(given, label, top=top, entities=entities)
+        if own.planned and not isinstance(given, LinkCodes):
+            raise ScenarioError(
+                f"{label} = {given!r}: a backend runs codes and does not choose them; name one for each link"
+            )
+        found.append(Link.from_codes(own))
     return found
+
+
+def coded(found: Sequence[Link], topology: Topology) -> list[bool]:
+    """For every tier whether its averages are coded, now or by another plan."""
+    return [bool(several) and link.codes_averages for several, link in zip(topology.averaged, found, strict=True)]

@@ -7,6 +7,9 @@ A probe takes a few mini-batches of every client at the virtual average w of the
     zeta_{m,l}^2  = sum_j N_m^j/N |g_l^j - g_l|^2 over the entities j of tier m, less the sampling noise in it
     beta          = max_n |grad f_n(w) - grad f_n(w')| / |w - w'| on the same mini-batches, w' one step further
     theta0        = the mean loss, f* taken as 0
+
+and, where codes are planned, for either link over the cut after each layer the mean squared distance between a client's
+mini-batch gradient, all layers of it, with that link coded and without: what coding adds to the variance.
 """
 
 from __future__ import annotations
@@ -14,20 +17,28 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
+from hsfl.engine.links import CODECS, Codec
 from hsfl.engine.losses import Loss
 from hsfl.engine.per_client import own_chance, seed_dropout
 from hsfl.engine.precision import arithmetic, casts
 from hsfl.engine.running import run_layer
+from hsfl.problem.codes import CODES
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import Topology
 
 Samples = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 #: Mini-batches of every client that the smoothness is measured on: it takes two more gradients of each.
 _SMOOTHNESS_BATCHES = 2
+#: Mini-batches, of as many clients, that the noise of a code on a link over a cut is measured on.
+_CODING_BATCHES = 2
+#: What is measured of the noise of codes on links up and down. How that of activations falls with more bits depends on
+#: the model; the rest follows by `Code.noise`.
+_MEASURED = (("int8", "int4"), ("int4",))
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +51,13 @@ class Measurement:
     gradient_variance: FloatArray
     gradient_second_moment: FloatArray
     gradient_dissimilarity: FloatArray
+    coding_noise: FloatArray | None = None
+    """None where it was not measured."""
 
 
-def measure(model: VirtualModel, topology: Topology, indices: torch.Tensor, step: float | None) -> Measurement:
+def measure(
+    model: VirtualModel, topology: Topology, indices: torch.Tensor, step: float | None, *, coding: bool = False
+) -> Measurement:
     """Measure on the samples `indices` (N, batches, b); `step` is the effective gamma, None if beta is not wanted.
 
     Trains nothing. Clients are taken one after the other, so the memory needed does not grow with their number.
@@ -74,7 +89,58 @@ def measure(model: VirtualModel, topology: Topology, indices: torch.Tensor, step
         gradient_variance=torch.stack(variances).amax(0).clamp_min(0).cpu().numpy(),
         gradient_second_moment=torch.stack(moments).amax(0).cpu().numpy(),
         gradient_dissimilarity=torch.stack(apart).cpu().numpy(),
+        coding_noise=coding_noise(model, topology.order, indices) if coding else None,
     )
+
+
+def coding_noise(
+    model: VirtualModel,
+    order: Sequence[int],
+    indices: torch.Tensor,
+    codes: tuple[Sequence[str], Sequence[str]] = _MEASURED,
+) -> FloatArray:
+    """(2, C, L): what each of `CODES` on the links up and down over every cut adds to the variance of a gradient.
+
+    Measured for some, the most bits first; another's follows from the first of those that err more. The work is spread
+    over the clients, each with its first mini-batch.
+    """
+    names, plain = list(CODES), CODECS["fp32"]
+    noise = torch.zeros(2, len(names), model.num_layers, dtype=torch.float64, device=model.device)
+    each = [(link, code) for link, measured in enumerate(codes) for code in measured]
+    wanted = [(link, code, cut) for cut in range(1, model.num_layers + 1) for link, code in each] * _CODING_BATCHES
+    for start, n in enumerate(order):
+        if not (own := wanted[start :: len(order)]):
+            break
+        _, clean = model.gradient(n, indices[n, 0])
+        for link, code, cut in own:
+            both = (plain, CODECS[code]) if link else (CODECS[code], plain)
+            _, coded = model.gradient(n, indices[n, 0], coded=(cut, *both))
+            torch._foreach_sub_(coded, clean)
+            noise[link, names.index(code), cut - 1] += model.squares(coded).sum() / _CODING_BATCHES
+    for link, measured in enumerate(codes):
+        for k, name in enumerate(names):
+            like = next(CODES[other] for other in measured if CODES[other].noise[link] >= CODES[name].noise[link])
+            noise[link, k] = noise[link, names.index(like.name)] * (CODES[name].noise[link] / like.noise[link])
+    found: FloatArray = noise.cpu().numpy()
+    return found
+
+
+def rounds_of_coding(layers: int, clients: int) -> int:
+    """How many gradients the busiest client takes for the noise of codes."""
+    return 1 + -(-sum(map(len, _MEASURED)) * layers * _CODING_BATCHES // clients)
+
+
+class _Coded(torch.autograd.Function):
+    """A cut: what a link up makes of activations, and a link down of their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, up: Codec, down: Codec) -> torch.Tensor:
+        ctx.down = down
+        return up.passed(x).view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return ctx.down.passed(gradients[0]), None, None
 
 
 class VirtualModel:
@@ -105,8 +171,13 @@ class VirtualModel:
         state = self.layers.state_dict()
         return VirtualModel(list(self.layers), state, self.samples, self.loss, self.seed, self.device, self.precision)
 
-    def gradient(self, client: int, indices: torch.Tensor, key: int = 0) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Loss and gradient on some samples of a client; dropout is that of `key`."""
+    def gradient(
+        self, client: int, indices: torch.Tensor, key: int = 0, coded: tuple[int, Codec, Codec] | None = None
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Loss and gradient on some samples of a client; dropout is that of `key`.
+
+        `coded`: there is a cut after so many layers, with these codecs up and down.
+        """
         inputs, targets = self.samples(indices)
         seed_dropout(self.modules, [client], self.seed, key)
         with arithmetic(self.device, self.precision):
@@ -115,6 +186,8 @@ class VirtualModel:
                 for number, layer in enumerate(self.layers):
                     with own_chance(self.seed, key, client, number, self.device):
                         x = run_layer(number, layer, x)
+                    if coded is not None and coded[0] == number + 1:
+                        x = _Coded.apply(x, *coded[1:])
             loss = self.loss(x.to(self._dtype), targets)
             found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
         gradient = [torch.zeros_like(p) if g is None else g for g, p in zip(found, self.parameters, strict=True)]

@@ -12,6 +12,7 @@ from hsfl.engine.backend import Backend
 from hsfl.engine.coded_averages import send
 from hsfl.engine.entity import Entity, LayerCopy, State
 from hsfl.engine.precision import arithmetic
+from hsfl.problem.codes import LinkCodes
 
 
 class ReferenceBackend(Backend):
@@ -76,6 +77,13 @@ class ReferenceBackend(Backend):
             average = send(self.links[tier].average, average, [self.unsent[layer] for layer in layers])
         for entity in entities:
             entity.adopt(layers, average, rounds)
+
+    def recode(self, codes: Sequence[LinkCodes]) -> bool:
+        changed = super().recode(codes)
+        for link, coded, tier in zip(self.links, self.coded, self.entities, strict=True):
+            for entity in tier:
+                entity.codec = link.average if coded else None
+        return changed
 
     @torch.no_grad()
     def _move(self, before: Sequence[int]) -> None:

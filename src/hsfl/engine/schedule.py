@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from hsfl.engine.asking import averages
 from hsfl.errors import HsflError
+from hsfl.problem.codes import LinkCodes
 from hsfl.problem.plan import Plan
 from hsfl.problem.strategy import Strategy
 from hsfl.problem.topology import Topology
@@ -95,14 +96,15 @@ class Schedule:
             round=self.round,
             cuts=None if self.plan is None else list(self.plan.cuts),
             intervals=None if self.plan is None else list(self.plan.intervals),
+            codes=None if self.plan is None else self.plan.code_names(),
             plan_round=self.plan_round,
             interval_since=self._interval_since,
             averaged_at=self._averaged_at,
             moved_at=self._moved_at,
         )
 
-    def restore(self, state: ScheduleRecord) -> None:
-        """Go on from there; HsflError where the state is one of another tree."""
+    def restore(self, state: ScheduleRecord, codes: tuple[LinkCodes, ...] | None = None) -> None:
+        """Go on from there, with the codes that the state names; HsflError where it is one of another tree."""
         if {len(state.interval_since), len(state.averaged_at)} != {self._topology.num_tiers}:
             raise HsflError(
                 f"the schedule is one of {len(state.averaged_at)} tiers; here are {self._topology.num_tiers}"
@@ -110,5 +112,5 @@ class Schedule:
         self.round, self.plan_round, self._moved_at = state.round, state.plan_round, state.moved_at
         self.plan = None
         if state.cuts is not None and state.intervals is not None:
-            self.plan = Plan(tuple(state.cuts), tuple(state.intervals))
+            self.plan = Plan(tuple(state.cuts), tuple(state.intervals), codes)
         self._interval_since, self._averaged_at = list(state.interval_since), list(state.averaged_at)

@@ -26,6 +26,7 @@ from hsfl.engine.losses import cross_entropies, cross_entropy
 from hsfl.engine.per_client import PerClientBatchNorm, SeededDropout, client_keys
 from hsfl.engine.precision import arithmetic, casts
 from hsfl.engine.running import run_layer, scalar_loss
+from hsfl.problem.codes import LinkCodes
 
 #: Recorded rounds kept: one for every way to get a batch, and every shape of one, that takes turns.
 _KEPT = 4
@@ -225,6 +226,11 @@ class StackedBackend(Backend):
         with arithmetic(self.device):
             apart = weights - share @ weights
         return share.double() @ apart.square_().sum(1, dtype=torch.float64)
+
+    def recode(self, codes: Sequence[LinkCodes]) -> bool:
+        if changed := super().recode(codes):
+            self._recorded.clear()
+        return changed
 
     @torch.no_grad()
     def _move(self, before: Sequence[int]) -> None:

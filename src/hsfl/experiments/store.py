@@ -123,8 +123,11 @@ def content(scenario: Scenario) -> str:
 
 
 def _coded(codes: LinkCodes) -> list[str]:
-    """The names of a tier's codes, if its links are coded."""
-    return [] if codes == PLAIN else [codes.up.name, codes.down.name, codes.average.name]
+    """The names of a tier's codes, if its links are coded or their codes planned."""
+    if codes == PLAIN:
+        return []
+    planned = [f"{link}={','.join(code.name for code in allowed)}" for link, allowed in codes.planned]
+    return [codes.up.name, codes.down.name, codes.average.name, *planned]
 
 
 def _target(scenario: Scenario) -> dict[str, Any]:

@@ -36,8 +36,12 @@ class Alternative:
 
 
 def alternatives(problem: Problem, plan: Plan, *, allow_empty_tiers: bool = False) -> Iterator[Alternative]:
-    """Every alternative to `plan`. A random one is the median of `DRAWS` draws, seeded by the scenario."""
-    solver = ExactSolver(problem, allow_empty_tiers=allow_empty_tiers)
+    """Every alternative to `plan`, in its codes.
+
+    A random one is the median of `DRAWS` draws, seeded by the scenario.
+    """
+    problem, planned = problem.with_codes(plan), problem.system.plans_codes
+    solver = ExactSolver(problem, allow_empty_tiers=allow_empty_tiers, plan_codes=False)
     every_round = Plan(plan.cuts, (1,) * problem.system.num_tiers)
     rng = np.random.default_rng([problem.seed, 101])
     draws = DRAWS if solver.tabulated else 5  # each of these is a search of its own
@@ -65,7 +69,7 @@ def alternatives(problem: Problem, plan: Plan, *, allow_empty_tiers: bool = Fals
     def cuts() -> tuple[int, ...]:
         return random_cuts(solver.terms.segments, rng)
 
-    if solver.tabulated:
+    if solver.tabulated and not planned:  # it knows nothing of the noise of codes
         bcd, _ = solve_bcd(problem, allow_empty_tiers=allow_empty_tiers)
         yield single("BCD", "the paper's Algorithm 2, without proof", bcd)
     yield single("full sync", "every tier averaged every round, the cuts of the plan", every_round)
@@ -89,7 +93,7 @@ def alternatives(problem: Problem, plan: Plan, *, allow_empty_tiers: bool = Fals
 
 def full_sync_cuts(problem: Problem) -> tuple[int, ...]:
     """The cuts with the shortest rounds of full synchronisation that fit the memories."""
-    return ExactSolver(convergence_aside(problem)).solve((1,) * problem.system.num_tiers).plan.cuts
+    return ExactSolver(convergence_aside(problem), plan_codes=False).solve((1,) * problem.system.num_tiers).plan.cuts
 
 
 def convergence_aside(problem: Problem) -> Problem:
@@ -102,7 +106,7 @@ def convergence_aside(problem: Problem) -> Problem:
 def fastest_round_cuts(problem: Problem, *, allow_empty_tiers: bool = False) -> tuple[int, ...]:
     """AMS: the cuts with the least T_S that fit the memories."""
     free = replace(problem, system=problem.system.with_free_aggregation())
-    return ExactSolver(free, allow_empty_tiers=allow_empty_tiers).solve().plan.cuts
+    return ExactSolver(free, allow_empty_tiers=allow_empty_tiers, plan_codes=False).solve().plan.cuts
 
 
 def random_intervals(problem: Problem, rng: np.random.Generator) -> tuple[int, ...]:
@@ -153,6 +157,7 @@ def one_tier_less(problem: Problem, *, allow_empty_tiers: bool = False) -> Itera
                 without,
                 None if top else _relaying(problem, m, allow_empty_tiers),
                 allow_empty_tiers=allow_empty_tiers,
+                plan_codes=False,
             )
             evaluation = evaluate_plan(without, solver.solve().plan)
         except InfeasibleError:

@@ -53,7 +53,7 @@ def solve_bcd(
 def interval_step(problem: Problem, terms: Terms, cuts: Sequence[int], current: tuple[int, ...]) -> tuple[int, ...]:
     """P1: the best intervals for the cuts, as Proposition 1 finds them, or the current ones if those are no worse."""
     parts = terms.segments.at(np.array(cuts))
-    b, q = terms.aggregation_s[parts], terms.drift[:, parts]
+    b, q = terms.aggregation_s[0, parts], terms.drift[:, 0, parts]
     split_s = float(split_latency(problem, cuts))
     free = [m for m in range(len(b)) if b[m] > 0]
     candidates = [np.array(current, dtype=float)]
@@ -117,7 +117,7 @@ class CutStep:
 
     def solve(self, intervals: tuple[int, ...], start: tuple[int, ...] | None) -> tuple[int, ...]:
         """Dinkelbach from `start` (None: the intervals are all 1, for which every cut vector keeps its margin)."""
-        parts = quadratic(self._terms.drift, np.asarray(intervals, dtype=float)[self._terms.segments.tier])
+        parts = quadratic(self._terms.drift[:, 0], np.asarray(intervals, dtype=float)[self._terms.segments.tier])
         cuts = self._milp(intervals, 0.0) if start is None else start
         ratio = self._ratio(cuts, intervals, parts)
         while True:
@@ -130,7 +130,7 @@ class CutStep:
     def _ratio(self, cuts: tuple[int, ...], intervals: tuple[int, ...], drift: FloatArray) -> float:
         chosen = self._terms.segments.at(np.array(cuts))
         D = self._terms.margin - float(drift[chosen].sum())
-        T = float(split_latency(self._problem, cuts)) + float((self._terms.aggregation_s[chosen] / intervals).sum())
+        T = float(split_latency(self._problem, cuts)) + float((self._terms.aggregation_s[0, chosen] / intervals).sum())
         return T / D if D > 0 else np.inf
 
     def _milp(self, intervals: tuple[int, ...], price: float) -> tuple[int, ...]:

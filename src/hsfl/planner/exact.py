@@ -1,13 +1,14 @@
-"""The exact joint solver: the cuts and intervals that no others beat, with the proof.
+"""The exact joint solver: the cuts, intervals and codes that no others beat, with the proof.
 
 Theta is a ratio (T_S + sum_m T_{m,A}/I_m) / D, up to the constant 2 theta0 / gamma. Dinkelbach turns it into a
 sequence of problems with a price lambda on the margin D,
 
-    F(lambda) = min_c { T_S(c) + sum_m phi_m(c_{m-1}, c_m; lambda) } - lambda c0,
+    F(lambda) = min_c { T_S(c) + lambda noise(c) + sum_m phi_m(c_{m-1}, c_m; lambda) } - lambda c0,
     phi_m     = min_I { T_{m,A}/I + lambda drift_m(I) },
 
-where the intervals separate tier by tier. F(lambda) = 0 proves that the ratio lambda is the least possible. The paper
-alternates between cuts and intervals instead (`bcd`), which can end above the optimum and proves nothing.
+where the intervals separate tier by tier; so do the codes of averages, which are part of the inner minimum, while those
+of cuts are part of c. F(lambda) = 0 proves that the ratio lambda is the least possible. The paper alternates between
+cuts and intervals instead (`bcd`), which can end above the optimum and proves nothing.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from functools import cached_property
 import numpy as np
 
 from hsfl.errors import InfeasibleError
+from hsfl.planner.options import Options, TierCuts
 from hsfl.planner.search import Search
 from hsfl.planner.slowest import slowest_clients
-from hsfl.planner.terms import Segments, Terms, best_intervals
+from hsfl.planner.terms import Best, Segments, Terms, best_intervals
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import IntArray
 from hsfl.problem.units import format_bits
 from hsfl.theory.convergence import quadratic
-from hsfl.theory.latency import split_latency
 
 #: Up to this many (cut vector, client) pairs are tabulated; beyond, branch and bound.
 TABLE_LIMIT = 20_000_000
@@ -45,10 +46,45 @@ class Solution:
     lower_bound: float
 
 
-class ExactSolver:
-    """Solves one problem, as often as needed: for all intervals or given ones, at other steps.
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """Cut vectors in the options that a price leaves. Axis K."""
 
-    `time_limit_s` is for all its searches together; tables, which are fast, are not limited.
+    tiers: list[TierCuts]
+    options: IntArray
+    """(K, M-1)"""
+    cuts: IntArray
+    parts: IntArray
+    """(K, M): their segments."""
+    split_s: FloatArray
+    noise: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """A plan on the way, and what no plan gets below at the price it was found at."""
+
+    cuts: IntArray
+    codes: IntArray
+    """(2, M-1): of the links over the cuts."""
+    parts: IntArray
+    split_s: float
+    noise: float
+    best: Best
+    lower_bound: float
+
+    def ratio(self, margin: float) -> float:
+        """T / D; infinite where nothing of the margin is left."""
+        bottom = margin - self.noise - float(self.best.drift[self.parts].sum())
+        top = self.split_s + float(self.best.aggregation_s[self.parts].sum())
+        return top / bottom if bottom > 0 else float("inf")
+
+
+class ExactSolver:
+    """Solves one problem, as often as needed: for all intervals or given ones, for given cuts, at other steps.
+
+    `plan_codes`: codes are chosen too where the machines allow several. `time_limit_s` is for all its searches
+    together; tables, which are fast, are not limited.
     """
 
     def __init__(
@@ -57,132 +93,187 @@ class ExactSolver:
         segments: Segments | None = None,
         *,
         allow_empty_tiers: bool = False,
+        plan_codes: bool = True,
         time_limit_s: float = 60.0,
         table_limit: int = TABLE_LIMIT,
     ) -> None:
         self.problem = problem
-        self.terms = Terms.from_problem(problem, segments, allow_empty_tiers=allow_empty_tiers)
-        self._segments = self.terms.segments
-        self._slowness = problem.system.slowness[:, slowest_clients(problem.system.slowness)]
+        self.terms = Terms.from_problem(problem, segments, allow_empty_tiers=allow_empty_tiers, plan_codes=plan_codes)
+        self._segments, self._plan_codes = self.terms.segments, plan_codes and problem.system.plans_codes
+        slowness = problem.system.slowness[:, slowest_clients(problem.system.slowness)]
+        self._options = Options.from_problem(problem, slowness, plan_codes=plan_codes)
         self._deadline = time.perf_counter() + time_limit_s
+        self._active: list[int] = []
         if not self._segments.count:
             raise InfeasibleError(memory_shortfall(problem, allow_empty_tiers))
-        self.tabulated = self._segments.count * self._slowness.shape[1] <= table_limit
+        self._table_limit = table_limit / slowness.shape[1]
+        self.tabulated = bool(self._segments.count <= self._table_limit)
 
-    def solve(self, intervals: Sequence[int] | None = None, terms: Terms | None = None) -> Solution:
-        """The best plan, or the best cuts for given intervals; `terms` may be the problem's own, rescaled.
+    def solve(
+        self,
+        intervals: Sequence[int] | None = None,
+        terms: Terms | None = None,
+        *,
+        cuts: Sequence[int] | None = None,
+        noise: float = 1.0,
+    ) -> Solution:
+        """The best plan, or the best one with given intervals or cuts.
 
-        Raises `InfeasibleError` when the given intervals keep every cut vector from the target.
+        `terms` may be the problem's own, rescaled, and `noise` what multiplies that of codes then. Raises
+        `InfeasibleError` when what is given keeps every plan from the target.
         """
         terms = terms or self.terms
-        if not self.tabulated:
-            return self._solve_by_search(terms, intervals)
-        segments = self._segments
-        if intervals is None:
-            return _solve_table(terms, segments.cuts, segments.parts, self._split_s)
-        chosen = np.asarray(intervals, dtype=float)
-        tops = self._split_s + (terms.aggregation_s[segments.parts] / chosen).sum(axis=1)
-        bottoms = terms.margin - quadratic(terms.drift[:, segments.parts], chosen).sum(axis=1)
-        k = int(np.argmin(_ratios(tops, bottoms)))
-        if not bottoms[k] > 0:
-            raise InfeasibleError(_OFF_TARGET)
-        return _solution(segments.cuts[k], chosen, float(tops[k] / bottoms[k]), 0.0, float(self._split_s.min()))
+        options = self._options if noise == 1.0 else self._options.with_noise_times(noise)
+        given = None if intervals is None else np.asarray(intervals, dtype=float)[self._segments.tier]
+        only = None if cuts is None else np.array([cuts])
+        every_round = np.ones(len(self._segments.tier))
+        found = self._start(options, terms.best(np.inf, every_round if given is None else given), terms.margin, only)
+        price = found.ratio(terms.margin)
+        if not np.isfinite(price):
+            raise InfeasibleError(_OFF_TARGET if given is not None else _TOO_NOISY)
+        while True:
+            least = self._minimum(options, terms.best(price, given), price, found.cuts, only)
+            ratio = least.ratio(terms.margin)
+            if not ratio < price * (1 - _ROUNDING):
+                break
+            found, price = least, ratio  # the bound belongs to the old price: once more, even out of time
+        shortfall = price * terms.margin - least.lower_bound
+        return Solution(self._plan(found), price, self._lower(price, shortfall, found.split_s, options))
 
     def best_intervals(self, cuts: Sequence[int]) -> tuple[int, ...]:
         """The best intervals for given cuts (P1, exactly)."""
-        row = np.array([cuts])
-        split = split_latency(self.problem, row, self._slowness)
-        return _solve_table(self.terms, row, self._segments.at(row), split).plan.intervals
+        return self.solve(cuts=cuts).plan.intervals
 
     def landscape(self) -> tuple[IntArray, FloatArray]:
-        """Every cut vector (K, M-1) and its ratio with the best intervals for it (K,)."""
+        """Every cut vector (K, M-1) and its ratio with the best intervals for it (K,), in the codes in force."""
         if not self.tabulated:
             raise InfeasibleError("there are too many cut vectors to draw them all; use fewer tiers or layers")
-        parts, split, margin = self._segments.parts, self._split_s, self.terms.margin
-        aggregation, drift = self.terms.aggregation_s[parts], self.terms.drift[:, parts]
-        ratio = (split + aggregation.sum(axis=1)) / margin
+        terms = Terms.from_problem(self.problem, self._segments, plan_codes=False)
+        options = Options.from_problem(self.problem, self._options.slowness, plan_codes=False)
+        table = _listed(self._segments, options, options.at(0.0), self._segments.cuts)
+        margin, parts = terms.margin - table.noise, table.parts
+        aggregation, drift, at_one = terms.aggregation_s[0, parts], terms.drift[:, 0, parts], terms.at_one[0, parts]
+
+        def ratios(intervals: FloatArray) -> FloatArray:
+            top = table.split_s + (aggregation / intervals).sum(axis=1)
+            return _ratios(top, margin - quadratic(drift, intervals, at_one).sum(axis=1))
+
+        ratio = ratios(np.ones(parts.shape))
         while True:
-            intervals, _ = best_intervals(aggregation, drift, ratio[:, None])
-            top = split + (aggregation / intervals).sum(axis=1)
-            better = np.minimum(ratio, _ratios(top, margin - quadratic(drift, intervals).sum(axis=1)))
+            price = np.where(np.isfinite(ratio), ratio, 1.0)[:, None]
+            better = np.minimum(ratio, ratios(best_intervals(aggregation, drift, price, at_one)[0]))
             if not (better < ratio * (1 - _ROUNDING)).any():
-                return self._segments.cuts, better
+                return table.cuts, better
             ratio = better
 
+    def _start(self, options: Options, best: Best, margin: float, cuts: IntArray | None) -> _Found:
+        """A plan to start from that reaches the target if any does: with the least noise, in the given intervals."""
+        tiers = options.at(np.inf)
+        if cuts is None and not self.tabulated:
+            search = Search(self._segments, options, tiers, np.inf, self._active)
+            return self._of_options(options, tiers, search.path(best.drift), best, 0.0)
+        table = self._table(options, tiers, cuts)
+        tops = table.split_s + best.aggregation_s[table.parts].sum(axis=1)
+        bottoms = margin - table.noise - best.drift[table.parts].sum(axis=1)
+        return _of_row(table, int(np.argmin(_ratios(tops, bottoms))), best, 0.0)
+
+    def _minimum(self, options: Options, best: Best, price: float, near: IntArray, cuts: IntArray | None) -> _Found:
+        """What attains F(price), by table or, from the cuts `near`, by search; or the best of given cuts."""
+        tiers = options.at(price)
+        if cuts is None and not self._fits_table(options, tiers):
+            search = Search(self._segments, options, tiers, price, self._active)
+            minimum = search.minimise(best.cost, near, self._deadline)
+            return self._of_options(options, tiers, minimum.options, best, minimum.lower_bound)
+        table = self._table(options, tiers, cuts)
+        values = table.split_s + price * table.noise + best.cost[table.parts].sum(axis=1)
+        k = int(np.argmin(values))
+        return _of_row(table, k, best, float(values[k]))
+
+    def _fits_table(self, options: Options, tiers: list[TierCuts]) -> bool:
+        if not options.several:
+            return self.tabulated
+        return bool(self._segments.count_with([tier.count for tier in tiers]) <= self._table_limit)
+
+    def _table(self, options: Options, tiers: list[TierCuts], cuts: IntArray | None) -> _Table:
+        """The given cuts (K, M-1), or all cut vectors, in all options of the tiers."""
+        if cuts is None and not options.several and options is self._options:
+            return self._only
+        return _listed(self._segments, options, tiers, self._segments.cuts if cuts is None else cuts)
+
     @cached_property
-    def _split_s(self) -> FloatArray:
-        """T_S of every cut vector: (K,)."""
-        return split_latency(self.problem, self._segments.cuts, self._slowness)
+    def _only(self) -> _Table:
+        """All cut vectors, where there is nothing to choose besides: whatever the price."""
+        return _listed(self._segments, self._options, self._options.at(0.0), self._segments.cuts)
 
-    def _solve_by_search(self, terms: Terms, given: Sequence[int] | None) -> Solution:
-        search = Search(self.problem, terms, self._slowness)
-        fixed = None if given is None else np.asarray(given, dtype=float)[self._segments.tier]
+    def _of_options(
+        self, options: Options, tiers: list[TierCuts], chosen: IntArray, best: Best, lower_bound: float
+    ) -> _Found:
+        cuts = np.array([tier.layer[o] for tier, o in zip(tiers, chosen, strict=True)])
+        split_s = options.split_s(tiers, cuts[None], chosen[None])[0]
+        return _found(tiers, cuts, chosen, self._segments.at(cuts), float(split_s), best, lower_bound)
 
-        def intervals_at(price: float) -> FloatArray:
-            return terms.best_intervals(price)[0] if fixed is None else fixed
+    def _plan(self, found: _Found) -> Plan:
+        intervals = tuple(int(i) for i in found.best.intervals[found.parts])
+        cuts = tuple(int(c) for c in found.cuts)
+        if not self._plan_codes:
+            return Plan(cuts, intervals)
+        codes = []
+        for m, tier in enumerate(self.problem.system.tiers):
+            places = {"average": int(found.best.codes[found.parts[m]])}
+            if m < len(cuts):
+                places |= zip(("up", "down"), map(int, found.codes[:, m]), strict=True)
+            codes.append(tier.codes.using({link: tier.codes.allowed(link)[k] for link, k in places.items()}))
+        return Plan(cuts, intervals, tuple(codes))
 
-        def ratio_at(cuts: IntArray, intervals: FloatArray) -> float:
-            split_s = float(search.latencies(cuts[None]).max())
-            return _ratio(terms, self._segments.at(cuts), intervals, split_s)
+    def _lower(self, ratio: float, shortfall: float, split_s: float, options: Options) -> float:
+        """A true lower bound of the ratio, from F(ratio) >= -shortfall and T_S >= least_top.
 
-        # The cut vector with the least drift for the intervals to start from: if it misses the target, all do.
-        intervals = np.ones(len(terms.aggregation_s)) if fixed is None else fixed
-        cuts = search.path(quadratic(terms.drift, intervals))
-        price = ratio_at(cuts, intervals)
-        if not np.isfinite(price):
-            raise InfeasibleError(_OFF_TARGET)
-        while True:
-            intervals = intervals_at(price)
-            minimum = search.minimise(terms.cost(intervals, price), cuts, self._deadline)
-            ratio = ratio_at(minimum.cuts, intervals)
-            if not ratio < price * (1 - _ROUNDING):
-                break
-            cuts, price = minimum.cuts, ratio  # the bound belongs to the old price: once more, even out of time
-        value = minimum.lower_bound - price * terms.margin
-        return _solution(cuts, intervals[self._segments.at(cuts)], price, value, search.least_split_latency())
+        Any plan has T/D >= ratio - shortfall/D and T/D >= least_top/D; the smaller D, the better the second, and where
+        they meet T/D = ratio * least_top / (least_top + shortfall).
+        """
+        if shortfall <= _ROUNDING * split_s:
+            return ratio
+        tiers = options.at(0.0)
+        least_top = Search(self._segments, options, tiers, 0.0, self._active).least_split_latency()
+        return ratio * least_top / (least_top + shortfall)
 
 
-def _solve_table(terms: Terms, cuts: IntArray, parts: IntArray, split: FloatArray) -> Solution:
-    """Dinkelbach over a table of cut vectors (K, M-1), their segments (K, M) and T_S (K,), from all intervals 1."""
-    tops = split + terms.aggregation_s[parts].sum(axis=1)
-    k = int(np.argmin(tops))
-    price, intervals = float(tops[k]) / terms.margin, np.ones(parts.shape[1])
-    while True:
-        chosen, cost = terms.best_intervals(price)
-        values = split + cost[parts].sum(axis=1)
-        best = int(np.argmin(values))
-        ratio = _ratio(terms, parts[best], chosen, float(split[best]))
-        if not ratio < price * (1 - _ROUNDING):
-            return _solution(cuts[k], intervals, price, float(values[best]) - price * terms.margin, float(split.min()))
-        k, price, intervals = best, ratio, chosen[parts[best]]
+def _listed(segments: Segments, options: Options, tiers: list[TierCuts], cuts: IntArray) -> _Table:
+    row, chosen = options.rows(tiers, cuts)
+    cuts = cuts[row]
+    noise = sum(tier.noise[chosen[:, m]] for m, tier in enumerate(tiers))
+    return _Table(tiers, chosen, cuts, segments.at(cuts), options.split_s(tiers, cuts, chosen), np.asarray(noise))
+
+
+def _of_row(table: _Table, k: int, best: Best, lower_bound: float) -> _Found:
+    cuts, parts, split_s = table.cuts[k], table.parts[k], float(table.split_s[k])
+    return _found(table.tiers, cuts, table.options[k], parts, split_s, best, lower_bound)
+
+
+def _found(
+    tiers: list[TierCuts],
+    cuts: IntArray,
+    options: IntArray,
+    parts: IntArray,
+    split_s: float,
+    best: Best,
+    lower_bound: float,
+) -> _Found:
+    codes = np.stack([tier.codes[:, o] for tier, o in zip(tiers, options, strict=True)], axis=-1)
+    noise = sum(float(tier.noise[o]) for tier, o in zip(tiers, options, strict=True))
+    return _Found(cuts, codes, parts, split_s, noise, best, lower_bound)
 
 
 _OFF_TARGET = "with these intervals no cut vector reaches the target: shorten the intervals or raise convergence.target"
+_TOO_NOISY = (
+    "the codes that the links may use add so much noise that no plan reaches the target: allow codes of more bits, or "
+    "raise convergence.target"
+)
 
 
 def _ratios(tops: FloatArray, bottoms: FloatArray) -> FloatArray:
     """tops / bottoms, infinite where nothing of the margin is left."""
     return np.where(bottoms > 0, tops / np.where(bottoms > 0, bottoms, 1.0), np.inf)
-
-
-def _ratio(terms: Terms, parts: IntArray, intervals: FloatArray, split_s: float) -> float:
-    chosen = intervals[parts]
-    bottom = terms.margin - float(quadratic(terms.drift[:, parts], chosen).sum())
-    return float(split_s + (terms.aggregation_s[parts] / chosen).sum()) / bottom if bottom > 0 else np.inf
-
-
-def _solution(cuts: IntArray, intervals: FloatArray, ratio: float, value: float, least_top: float) -> Solution:
-    """The plan and a true lower bound of the ratio, from F(ratio) >= value and T_S >= least_top.
-
-    Any plan has T/D >= ratio + value/D and T/D >= least_top/D; the smaller D, the better the second, and where they
-    meet T/D = ratio * least_top / (least_top - value).
-    """
-    shortfall = max(0.0, -value)
-    if shortfall <= _ROUNDING * least_top:
-        shortfall = 0.0
-    lower = ratio if not shortfall else ratio * least_top / (least_top + shortfall)
-    plan = Plan(tuple(int(c) for c in cuts), tuple(int(i) for i in intervals))
-    return Solution(plan, ratio, lower)
 
 
 def memory_shortfall(problem: Problem, allow_empty_tiers: bool) -> str:

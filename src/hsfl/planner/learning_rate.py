@@ -1,9 +1,9 @@
 """The learning rate as a decision: gamma in (0, 1/beta] chosen together with cuts and intervals.
 
 gamma sits in every term of the bound: Theta = 2 theta0 T(I, c) / (gamma (epsilon - A gamma) - gamma^3 Q(I, c)), with
-A gamma the noise floor and gamma^2 Q the drift. On an interval [low, high] of gamma the denominator is at most
-max gamma (epsilon - A gamma) - low^3 Q, so one exact solve bounds Theta from below on the whole interval: branch and
-bound over gamma.
+A gamma the noise floor and gamma^2 Q the drift; codes, where they are planned, take another gamma^2 B(c) of the
+denominator. On an interval [low, high] of gamma that is at most max gamma (epsilon - A gamma) - low^2 B - low^3 Q, so
+one exact solve bounds Theta from below on the whole interval: branch and bound over gamma.
 """
 
 from __future__ import annotations
@@ -39,13 +39,18 @@ def optimize_step(solver: ExactSolver, *, gap: float = GAP, time_limit_s: float 
     def progress(step: float) -> float:
         return step * (epsilon - floor_per_step * step)
 
-    def solve(drift_step: float, margin: float) -> Solution:
-        return solver.solve(terms=solver.terms.rescaled(drift_step**3 / problem.step**2, margin))
+    def solve(step: float, margin: float) -> Solution | None:
+        """With drift and coding noise as at a step; None where the margin is too small for any plan."""
+        terms = solver.terms.rescaled(step**3 / problem.step**2, margin)
+        try:
+            return solver.solve(terms=terms, noise=step**2 / problem.step) if margin > 0 else None
+        except InfeasibleError:
+            return None
 
     def lower_bound(low: float, high: float) -> float:
         peak = epsilon / (2 * floor_per_step) if floor_per_step else high
-        most = progress(min(max(low, peak), high))
-        return solve(low, most).lower_bound if most > 0 else float("inf")
+        solution = solve(low, progress(min(max(low, peak), high)))
+        return float("inf") if solution is None else solution.lower_bound
 
     top = 1 / problem.constants.smoothness
     if floor_per_step:
@@ -61,10 +66,8 @@ def optimize_step(solver: ExactSolver, *, gap: float = GAP, time_limit_s: float 
         middle = (low * high) ** 0.5 if low else high / 4
         trials = [middle, high] if best_plan is None else [middle]
         for step in trials:
-            if progress(step) <= 0:
-                continue
             solution = solve(step, progress(step))
-            if solution.ratio < best_ratio:
+            if solution is not None and solution.ratio < best_ratio:
                 best_ratio, best_step, best_plan = solution.ratio, step, solution.plan
         for a, b in ((low, middle), (middle, high)):
             child = max(bound, lower_bound(a, b))

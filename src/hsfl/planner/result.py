@@ -75,6 +75,7 @@ class Evaluation:
         return {
             "cuts": list(self.plan.cuts),
             "intervals": list(self.plan.intervals),
+            **({} if self.plan.codes is None else {"codes": self.plan.code_names()}),
             "learning_rate": self.learning_rate,
             "target": self.target,
             "rounds": self.rounds,
@@ -187,8 +188,8 @@ class PlanResult:
 
 
 def evaluate_plan(problem: Problem, plan: Plan) -> Evaluation:
-    """All numbers of a plan, whether or not it fits the memories and reaches the target."""
-    cuts, intervals = plan.cuts, plan.intervals
+    """All numbers of a plan, in its codes if it has any, whether or not it fits the memories and the target."""
+    problem, cuts, intervals = problem.with_codes(plan), plan.cuts, plan.intervals
     client = slowest_client(problem, cuts)
     round_ = round_parts(problem, cuts, [client])
     parts = RoundParts(round_.compute_s[0], round_.uplink_s[0], round_.downlink_s[0])

@@ -3,7 +3,8 @@
 For a price lambda it minimises T_S(c) + sum_m phi_m(c_{m-1}, c_m) exactly. Bounds rest on two facts: the slowest of
 all clients is at least any weighted mean of them, and for a fixed weighting the rest of a cut vector is a shortest
 path over tiers, solved by dynamic programming. Branching runs on whole blocks of cut vectors at once.
-Axes: W weightings, P clients that can be the slowest, K cut vectors, m cuts from 0.
+A cut is one of its tier's options, a layer with the codes over it, which cost lambda times their noise.
+Axes: W weightings, P clients that can be the slowest, K cut vectors, m cuts from 0, O options of a tier.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hsfl.planner.terms import Terms
-from hsfl.problem.problem import Problem
+from hsfl.planner.options import Options, TierCuts
+from hsfl.planner.terms import Segments
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import IntArray, edges
-from hsfl.theory.latency import latency_by_cut
 
 _BLOCK = 400_000
 _ASCENT_STEPS = 40
@@ -26,60 +26,75 @@ _MAX_ACTIVE = 24
 
 @dataclass(frozen=True)
 class Minimum:
-    """The best cut vector found for a price, its value, and what no cut vector gets below."""
+    """The best options found for a price, one for every cut, their value, and what no cut vector gets below."""
 
-    cuts: IntArray
+    options: IntArray
     value: float
     lower_bound: float
 
 
 class Search:
-    """Minimises T_S plus the tiers' costs, for as many prices as asked."""
+    """Minimises T_S plus the costs of the tiers and of the options, at one price."""
 
-    def __init__(self, problem: Problem, terms: Terms, slowness: FloatArray) -> None:
-        self._index, self._M, self._L = terms.segments.index, problem.system.num_tiers, problem.num_layers
-        self._base, self._per_cut = latency_by_cut(problem, slowness)
-        # Clients that bounds weigh; those met as the slowest join them.
-        self._active = [int(np.argmax(self._base + self._per_cut.mean(axis=2).sum(axis=0)))]
+    def __init__(
+        self, segments: Segments, options: Options, tiers: list[TierCuts], price: float, active: list[int]
+    ) -> None:
+        """`active` are clients that bounds weigh; those met as the slowest join them. None of them: a good first."""
+        self._index, self._tiers = segments.index, tiers
+        self._M, self._L = len(tiers) + 1, self._index.shape[1] - 1
+        self._base, self._per_option = options.latency_by_option(tiers)
+        self._active = active
+        if not active:
+            active.append(int(np.argmax(self._base + sum(per.mean(axis=1) for per in self._per_option))))
+        self._noise = [tier.noise if np.isinf(price) else price * tier.noise for tier in tiers]
 
-    def latencies(self, cuts: IntArray) -> FloatArray:
-        """T_n of the cut vectors: (K, P)."""
-        total = np.repeat(self._base[None], len(cuts), axis=0)
-        for m, per_cut in enumerate(self._per_cut):
-            total += per_cut[:, cuts[:, m]].T
+    def latencies(self, options: IntArray) -> FloatArray:
+        """T_n of some options for every cut (K, M-1): (K, P)."""
+        total = np.repeat(self._base[None], len(options), axis=0)
+        for m, per_option in enumerate(self._per_option):
+            total += per_option[:, options[:, m]].T
         return total
 
     def least_split_latency(self) -> float:
-        """A lower bound of T_S over all cut vectors."""
+        """A lower bound of T_S over all cut vectors, at price 0."""
         free = np.where(self._index >= 0, 0.0, np.inf)
         weights, _ = self._ascend(free)
-        return float(self._start(weights, self._suffixes(weights, free)).max())
+        return float(self._start(weights, self._suffixes(weights, free), free).max())
 
     def path(self, costs: FloatArray) -> IntArray:
-        """The cut vector with the least sum of the tiers' costs (S,), latency left aside."""
+        """The options with the least sum of their own costs and the tiers' (S,), latency left aside."""
         table, weightless = self._table(costs), np.zeros((1, len(self._active)))
         return self._shortest(weightless, self._suffixes(weightless, table), table)
 
     def minimise(self, costs: FloatArray, start: IntArray, deadline: float) -> Minimum:
-        """Minimise T_S(c) + sum of the costs (S,) of the tiers' segments, from a cut vector to start with."""
+        """Minimise T_S(c) + sum of the costs (S,) of the tiers' segments, from cuts to start with."""
         table = self._table(costs)
         weights, candidates = self._ascend(table)
-        candidates.append(start)
+        candidates.append(self._somehow(start))
         best, best_value = self._best_of(np.array(candidates), table)
         best, best_value = self._descend(best, best_value, table)
         return self._branch(table, weights, best, best_value, deadline)
+
+    def _somehow(self, cuts: IntArray) -> IntArray:
+        """Options after the layers `cuts`: those that are best for the active clients in the mean."""
+        even = np.full((1, len(self._active)), 1 / len(self._active))
+        found = []
+        for m, (tier, cut) in enumerate(zip(self._tiers, cuts, strict=True)):
+            options = slice(tier.first[cut], tier.first[cut + 1])
+            found.append(tier.first[cut] + int(np.argmin(self._weighted(even, m)[0, options])))
+        return np.array(found)
 
     def _branch(
         self, table: FloatArray, weights: FloatArray, best: IntArray, best_value: float, deadline: float
     ) -> Minimum:
         suffixes = self._suffixes(weights, table)
-        weighted = self._weighted(weights)
-        first = np.flatnonzero(np.isfinite(table[0, 0]))
+        weighted = [self._weighted(weights, m) for m in range(self._M - 1)]
+        first = np.flatnonzero(np.isfinite(table[0, 0, self._tiers[0].layer]))
         stack = [
             self._extended(
                 np.zeros((len(first), 0), dtype=np.int64),
                 first,
-                table[0, 0, first],
+                table[0, 0, self._tiers[0].layer[first]],
                 np.repeat((weights @ self._base[self._active])[None], len(first), axis=0),
                 weighted,
                 suffixes,
@@ -95,7 +110,7 @@ class Search:
                 unexplored = min(float(b.min(initial=np.inf)) for b in (bound, *(block[-1] for block in stack)))
                 return Minimum(best, best_value, min(best_value, unexplored))
             order = np.flatnonzero(keep)[np.argsort(bound[keep], kind="stable")]
-            rows = max(1, _BLOCK // ((self._L + 1) * len(weights)))
+            rows = max(1, _BLOCK // (max(len(tier.layer) for tier in self._tiers) * len(weights)))
             if len(order) > rows:
                 rest = order[rows:]
                 stack.append((cuts[rest], cost[rest], latency[rest], bound[rest]))
@@ -107,62 +122,67 @@ class Search:
                 if value < best_value:
                     best, best_value = found, value
                 continue
-            parent, cut = np.nonzero(np.isfinite(table[m, cuts[:, -1]]))
+            steps = table[m, self._tiers[m - 1].layer[cuts[:, -1]]][:, self._tiers[m].layer]
+            parent, cut = np.nonzero(np.isfinite(steps))
             if len(parent):
-                step = table[m, cuts[parent, -1], cut]
-                stack.append(
-                    self._extended(cuts[parent], cut, cost[parent] + step, latency[parent], weighted, suffixes)
-                )
+                whole = cost[parent] + steps[parent, cut]
+                stack.append(self._extended(cuts[parent], cut, whole, latency[parent], weighted, suffixes))
         return Minimum(best, best_value, best_value)
 
     def _extended(
         self,
-        cuts: IntArray,
-        cut: IntArray,
+        options: IntArray,
+        option: IntArray,
         cost: FloatArray,
         latency: FloatArray,
-        weighted: FloatArray,
+        weighted: list[FloatArray],
         suffixes: FloatArray,
     ) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
-        """A block of partial cut vectors with one more cut: cuts, costs, weighted latencies, bounds."""
-        m = cuts.shape[1]
-        latency = latency + weighted[m][:, cut].T
-        bound = cost + (latency + suffixes[m][:, cut].T).max(axis=1)
-        return np.column_stack((cuts, cut)), cost, latency, bound
+        """A block of partial cut vectors with one more cut: options, costs, weighted latencies, bounds."""
+        m = options.shape[1]
+        latency = latency + weighted[m][:, option].T
+        bound = cost + (latency + suffixes[m][:, self._tiers[m].layer[option]].T).max(axis=1)
+        return np.column_stack((options, option)), cost, latency, bound
 
     def _table(self, costs: FloatArray) -> FloatArray:
         """(M, L+1, L+1): the costs of segments, infinite where none is allowed."""
         return np.where(self._index >= 0, costs[self._index], np.inf)
 
-    def _weighted(self, weights: FloatArray) -> FloatArray:
-        """(M-1, W, L+1): what each cut adds to every weighted mean of the active clients' latencies."""
-        means: FloatArray = np.einsum("wp,mpl->mwl", weights, self._per_cut[:, self._active])
+    def _weighted(self, weights: FloatArray, m: int) -> FloatArray:
+        """(W, O): what each option adds to every weighted mean of the active clients' latencies, and costs itself."""
+        means: FloatArray = weights @ self._per_option[m][self._active] + self._noise[m]
         return means
+
+    def _by_layer(self, weights: FloatArray, m: int) -> FloatArray:
+        """(W, L+1): the same for the best option after each layer."""
+        tier, least = self._tiers[m], np.full((len(weights), self._L + 1), np.inf)
+        layers = np.flatnonzero(tier.count)
+        least[:, layers] = np.minimum.reduceat(self._weighted(weights, m), tier.first[layers], axis=1)
+        return least
 
     def _suffixes(self, weights: FloatArray, table: FloatArray) -> FloatArray:
         """(M-1, W, L+1): the least cost of everything after cut m, when it lies after layer l."""
-        weighted = self._weighted(weights)
         suffixes = np.empty((self._M - 1, len(weights), self._L + 1))
         suffixes[-1] = table[-1, :, -1]
         for m in range(self._M - 3, -1, -1):
-            for w, row in enumerate(suffixes[m + 1] + weighted[m + 1]):
+            for w, row in enumerate(suffixes[m + 1] + self._by_layer(weights, m + 1)):
                 suffixes[m, w] = (table[m + 1] + row).min(axis=1)
         return suffixes
 
-    def _start(self, weights: FloatArray, suffixes: FloatArray, table: FloatArray | None = None) -> FloatArray:
+    def _start(self, weights: FloatArray, suffixes: FloatArray, table: FloatArray) -> FloatArray:
         """(W,): the least total cost for each weighting: a lower bound of the minimum."""
-        onward = suffixes[0] + self._weighted(weights)[0]
-        first = np.where(self._index[0, 0] >= 0, 0.0, np.inf) if table is None else table[0, 0]
-        least: FloatArray = weights @ self._base[self._active] + (first + onward).min(axis=1)
+        onward = suffixes[0] + self._by_layer(weights, 0)
+        least: FloatArray = weights @ self._base[self._active] + (table[0, 0] + onward).min(axis=1)
         return least
 
     def _shortest(self, weights: FloatArray, suffixes: FloatArray, table: FloatArray) -> IntArray:
-        """The cut vector that attains the least total cost for one weighting (W = 1)."""
-        cuts, last = [], 0
-        for m in range(self._M - 1):
-            last = int(np.argmin(table[m, last] + suffixes[m, 0] + weights[0] @ self._per_cut[m, self._active]))
-            cuts.append(last)
-        return np.array(cuts)
+        """The options that attain the least total cost for one weighting (W = 1)."""
+        options, last = [], 0
+        for m, tier in enumerate(self._tiers):
+            onward = (table[m, last] + suffixes[m, 0])[tier.layer] + self._weighted(weights, m)[0]
+            options.append(int(np.argmin(onward)))
+            last = int(tier.layer[options[-1]])
+        return np.array(options)
 
     def _ascend(self, table: FloatArray) -> tuple[FloatArray, list[IntArray]]:
         """Weightings of clients that give high lower bounds, and the cut vectors met on the way.
@@ -196,23 +216,30 @@ class Search:
         best = np.argsort(values)[::-1][:6]
         return np.concatenate((np.array(tried)[best], np.eye(count))), candidates
 
-    def _best_of(self, cuts: IntArray, table: FloatArray) -> tuple[IntArray, float]:
+    def _best_of(self, options: IntArray, table: FloatArray) -> tuple[IntArray, float]:
         """The best of some whole cut vectors, with the true slowest of all clients."""
+        cuts = np.stack([tier.layer[options[:, m]] for m, tier in enumerate(self._tiers)], axis=-1)
         at = edges(cuts, self._L)
         cost = table[np.arange(self._M), at[:, :-1], at[:, 1:]].sum(axis=1)
+        for m, noise in enumerate(self._noise):
+            cost += noise[options[:, m]]
         rows = max(1, 4 * _BLOCK // len(self._base))
-        split = np.concatenate([self.latencies(cuts[k : k + rows]).max(axis=1) for k in range(0, len(cuts), rows)])
+        parts = (options[k : k + rows] for k in range(0, len(options), rows))
+        split = np.concatenate([self.latencies(part).max(axis=1) for part in parts])
         k = int(np.argmin(split + cost))
-        return cuts[k], float(split[k] + cost[k])
+        return options[k], float(split[k] + cost[k])
 
-    def _descend(self, cuts: IntArray, value: float, table: FloatArray) -> tuple[IntArray, float]:
-        """Move one cut at a time while that helps."""
+    def _descend(self, options: IntArray, value: float, table: FloatArray) -> tuple[IntArray, float]:
+        """Move one cut at a time, or change its codes, while that helps."""
         while True:
-            moved = np.repeat(cuts[None], (self._M - 1) * self._L, axis=0)
-            for m in range(self._M - 1):
-                moved[m * self._L : (m + 1) * self._L, m] = np.arange(1, self._L + 1)
-            moved = moved[(np.diff(moved, axis=1) >= 0).all(axis=1)]
-            best, best_value = self._best_of(moved, table)
+            moved = []
+            for m, tier in enumerate(self._tiers):
+                rows = np.repeat(options[None], len(tier.layer), axis=0)
+                rows[:, m] = np.arange(len(tier.layer))
+                moved.append(rows)
+            tried = np.concatenate(moved)
+            cuts = np.stack([tier.layer[tried[:, m]] for m, tier in enumerate(self._tiers)], axis=-1)
+            best, best_value = self._best_of(tried[(np.diff(cuts, axis=1) >= 0).all(axis=1)], table)
             if not best_value < value - 1e-12 * abs(value):
-                return cuts, value
-            cuts, value = best, best_value
+                return options, value
+            options, value = best, best_value

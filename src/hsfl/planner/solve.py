@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from math import isfinite
 
 from hsfl.errors import InfeasibleError, ScenarioError
 from hsfl.planner.exact import ExactSolver
 from hsfl.planner.learning_rate import optimize_step
 from hsfl.planner.result import Evaluation, Limit, PlanResult, evaluate_plan
+from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
 from hsfl.theory.convergence import gap_over_step, noise_floor
 
@@ -23,6 +25,8 @@ def solve(
     """The best plan, by "exact" (proven) or "bcd" (the paper's Algorithm 2); InfeasibleError if there is none."""
     if method not in METHODS:
         raise ScenarioError(f"method {method!r}: it must be one of {', '.join(METHODS)}")
+    if method == "bcd" and problem.system.plans_codes:
+        raise ScenarioError('method "bcd": it chooses no codes; name a code for every link, or use the method "exact"')
     check_reachable(problem)
     if method == "bcd":
         return _plan_bcd(problem, allow_empty_tiers)
@@ -68,6 +72,25 @@ def _plan_bcd(problem: Problem, allow_empty_tiers: bool) -> PlanResult:
     solve_ms = 1e3 * (time.perf_counter() - started)
     evaluation = evaluate_plan(problem, chosen)
     return PlanResult(problem.name, "bcd", "heuristic", evaluation, None, solve_ms, allow_empty_tiers, history)
+
+
+def with_best_codes(problem: Problem, plan: Plan) -> Plan:
+    """The plan in the best codes, where they are planned; fit for its memories or not, for its target or an easier one.
+
+    The target is doubled until the plan reaches it.
+    """
+    if not problem.system.plans_codes:
+        return plan
+    problem = replace(problem, system=problem.system.without_memory_limits())
+    while True:
+        try:
+            solver = ExactSolver(problem, allow_empty_tiers=True)
+            return solver.solve(plan.intervals, cuts=plan.cuts).plan
+        except InfeasibleError:
+            target = 2 * problem.constants.target
+            if not isfinite(target):
+                raise
+            problem = replace(problem, constants=replace(problem.constants, target=target))
 
 
 def solve_with_step(problem: Problem, *, allow_empty_tiers: bool = False, time_limit_s: float = 60.0) -> PlanResult:

@@ -5,6 +5,7 @@ For Dinkelbach's price lambda of a unit of margin, every tier on its own minimis
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -15,6 +16,7 @@ from hsfl.problem.plan import NEVER
 from hsfl.problem.problem import Problem, cumulative
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import IntArray, edges
+from hsfl.theory.coding import unsent
 from hsfl.theory.convergence import drift_coefficients, noise_floor, quadratic
 
 BoolArray = npt.NDArray[np.bool_]
@@ -36,9 +38,13 @@ class Segments:
     @cached_property
     def count(self) -> float:
         """How many cut vectors there are, without listing them."""
+        return self.count_with([np.ones(self.index.shape[1])] * (len(self.index) - 1))
+
+    def count_with(self, options: Sequence[npt.NDArray[np.generic]]) -> float:
+        """The same where cut m may be made in options[m][l] ways (L+1,) after layer l."""
         ways = (self.index[0, 0] >= 0).astype(float)
-        for allowed in self.index[1:] >= 0:
-            ways = ways @ allowed
+        for allowed, each in zip(self.index[1:] >= 0, options, strict=True):
+            ways = (ways * each) @ allowed
         return float(ways[-1])
 
     @cached_property
@@ -74,54 +80,105 @@ class Terms:
     """What every segment costs."""
 
     segments: Segments
+    averages: IntArray
+    """(W, S): the allowed codes of averages, by their place among those of the segment's tier; some twice."""
     aggregation_s: FloatArray
-    """(S,): T_{m,A}."""
+    """(W, S): T_{m,A}."""
     drift: FloatArray
-    """(3, S): coefficients of I^2, I and 1."""
+    """(3, W, S): coefficients of I^2, I and 1."""
+    at_one: FloatArray
+    """(W, S): in the place of drift where I = 1: what averages leave unsent."""
     margin: float
     """c0 = epsilon - noise floor."""
 
     @classmethod
     def from_problem(
-        cls, problem: Problem, segments: Segments | None = None, *, allow_empty_tiers: bool = False
+        cls,
+        problem: Problem,
+        segments: Segments | None = None,
+        *,
+        allow_empty_tiers: bool = False,
+        plan_codes: bool = True,
     ) -> Terms:
-        """The terms of the given segments, or of all that order (C4) and memory (C5) allow."""
+        """The terms of the given segments, or of all that order (C4) and memory (C5) allow.
+
+        `plan_codes`: with all codes that averages may have; else only those in force.
+        """
+        system = problem.system
         if segments is None:
-            segments = _in_order(problem.system.num_tiers, problem.num_layers, allow_empty_tiers)
-            limit = problem.system.memory_per_client_bits
+            segments = _in_order(system.num_tiers, problem.num_layers, allow_empty_tiers)
+            limit = system.memory_per_client_bits
             if np.isfinite(limit).any():
                 size = problem.client_memory_bits
                 segments = segments.keep(size[:, None, :] - size[:, :, None] < limit[:, None, None])
         tier, first, last = segments.tier, segments.first, segments.last
-        sent = problem.averaged_bits
-        drift = cumulative(drift_coefficients(problem))
+        codes = [t.codes.allowed("average") if plan_codes else (t.codes.average,) for t in system.tiers]
+        width = max(map(len, codes))
+        chosen = np.array([[min(w, len(own) - 1) for own in codes] for w in range(width)])
+        each = [[own[w] for own, w in zip(codes, row, strict=True)] for row in chosen]
+
+        def of_segments(sums: FloatArray) -> FloatArray:
+            found: FloatArray = sums[..., tier, last] - sums[..., tier, first]
+            return found
+
+        bits = {code: problem.averaged_bits_in(code) for own in codes for code in own}
+        sent = of_segments(np.array([[bits[code] for code in row] for row in each]))
+        drift = np.repeat(of_segments(cumulative(drift_coefficients(problem)))[:, None], width, axis=1)
+        at_one = np.zeros_like(sent)
+        if problem.constants.coding_noise is not None:
+            noise = np.array([[code.average_noise for code in row] for row in each])[:, tier]
+            left = of_segments(cumulative(unsent(problem)))[:, None] * noise
+            drift[:2] += left
+            at_one = left.sum(axis=0)
         return cls(
             segments,
-            (sent[tier, last] - sent[tier, first]) * problem.system.fed_seconds_per_bit[tier],
-            drift[:, tier, last] - drift[:, tier, first],
+            chosen[:, tier],
+            sent * system.fed_seconds_per_bit[tier],
+            drift,
+            at_one,
             problem.constants.target - noise_floor(problem),
         )
 
     def rescaled(self, drift: float, margin: float) -> Terms:
         """The same terms with the drift multiplied and the margin replaced, as at another step."""
-        return replace(self, drift=drift * self.drift, margin=margin)
+        return replace(self, drift=drift * self.drift, at_one=drift * self.at_one, margin=margin)
 
-    def best_intervals(self, price: float) -> tuple[FloatArray, FloatArray]:
-        """(S,), (S,): the best interval of every segment and what it costs."""
-        return best_intervals(self.aggregation_s, self.drift, price)
+    def best(self, price: float, given: FloatArray | None = None) -> Best:
+        """The best interval of every segment, or the given one (S,), in the best code."""
+        if given is None:
+            intervals, cost = best_intervals(self.aggregation_s, self.drift, price, self.at_one)
+        else:
+            intervals = np.broadcast_to(given, self.aggregation_s.shape)
+            drifted = quadratic(self.drift, intervals, self.at_one)
+            cost = drifted if np.isinf(price) else self.aggregation_s / intervals + price * drifted
+        code = cost.argmin(axis=0)
+        at = code, np.arange(cost.shape[1])
+        drifted = quadratic(self.drift[:, *at], intervals[at], self.at_one[at])
+        return Best(intervals[at], self.averages[at], self.aggregation_s[at] / intervals[at], drifted, cost[at])
 
-    def cost(self, intervals: FloatArray, price: float) -> FloatArray:
-        """(S,): T_{m,A}/I + price * drift(I)."""
-        return self.aggregation_s / intervals + price * quadratic(self.drift, intervals)
+
+@dataclass(frozen=True, eq=False)
+class Best:
+    """What every segment does at a price: (S,) each."""
+
+    intervals: FloatArray
+    codes: IntArray
+    """Of averages: the place among those that its tier allows."""
+    aggregation_s: FloatArray
+    """Per round."""
+    drift: FloatArray
+    cost: FloatArray
+    """aggregation_s + price * drift; at an infinite price the drift."""
 
 
 def best_intervals(
-    aggregation_s: FloatArray, drift: FloatArray, price: float | FloatArray
+    aggregation_s: FloatArray, drift: FloatArray, price: float | FloatArray, at_one: FloatArray | float = 0.0
 ) -> tuple[FloatArray, FloatArray]:
     """The whole numbers I that minimise T_{m,A}/I + price * drift(I), each on its own, and the minima.
 
-    `drift` is (3, ...). Without the jump at I = 1 the cost is convex, so the minimum is at 1 or at a whole number next
-    to the only positive root of its derivative, 2 price q_2 I^3 + price q_1 I^2 = T_{m,A}.
+    `drift` is (3, ...), and `at_one` stands for it where I = 1. Without that jump the cost is convex, so the minimum
+    is at 1 or at a whole number next to the only positive root of its derivative, 2 price q_2 I^3 + price q_1 I^2 =
+    T_{m,A}.
     """
     q2, q1, q0 = price * drift
     below = np.clip(np.floor(_stationary(aggregation_s, q2, q1)), 2.0, NEVER - 1.0)
@@ -130,8 +187,9 @@ def best_intervals(
     cost_above = aggregation_s / above + ((q2 * above + q1) * above + q0)
     upward = cost_above < cost_below
     cost = np.where(upward, cost_above, cost_below)
-    longer = cost < aggregation_s
-    return np.where(longer, below + upward, 1.0), np.where(longer, cost, aggregation_s)
+    every_round = aggregation_s + price * at_one
+    longer = cost < every_round
+    return np.where(longer, below + upward, 1.0), np.where(longer, cost, every_round)
 
 
 @lru_cache(maxsize=16)

@@ -8,6 +8,7 @@ from itertools import pairwise
 from numbers import Integral
 
 from hsfl.errors import ScenarioError
+from hsfl.problem.codes import LinkCodes
 
 #: The longest interval a plan may hold: longer than any training, so a tier with it is never averaged.
 NEVER = 10**9
@@ -19,6 +20,12 @@ class Plan:
 
     cuts: tuple[int, ...]
     intervals: tuple[int, ...]
+    codes: tuple[LinkCodes, ...] | None = None
+    """The codes of every tier's links; None where none is planned: those of the machines."""
+
+    def code_names(self) -> list[dict[str, str]] | None:
+        """The codes as a record names them: by link, for every tier."""
+        return None if self.codes is None else [codes.names() for codes in self.codes]
 
 
 def _is_whole(value: object) -> bool:
@@ -33,6 +40,7 @@ def make_plan(
     *,
     entities: tuple[int, ...],
     num_layers: int,
+    codes: tuple[LinkCodes, ...] | None = None,
     allow_empty_tiers: bool = False,
 ) -> Plan:
     """A checked `Plan`; intervals of tiers with a single entity, which are always synchronised, become 1."""
@@ -52,6 +60,5 @@ def make_plan(
         raise ScenarioError(
             f"cuts {list(cuts)}: they must be {order} and lie between 1 and {last} for {num_layers} layers"
         )
-    return Plan(
-        tuple(int(c) for c in cuts), tuple(1 if e == 1 else int(i) for i, e in zip(intervals, entities, strict=True))
-    )
+    in_step = tuple(1 if e == 1 else int(i) for i, e in zip(intervals, entities, strict=True))
+    return Plan(tuple(int(c) for c in cuts), in_step, codes)

@@ -8,7 +8,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from hsfl.problem.codes import FP32, Code
+from hsfl.problem.codes import Code
+from hsfl.problem.plan import Plan
 from hsfl.problem.profile import FloatArray, LayerProfile, freeze
 from hsfl.problem.system import System
 
@@ -40,6 +41,9 @@ class Constants:
     """(M,): near which the drift has to be right where it is no quadratic; None before there are any."""
     gap_in_force: float | None = None
     """theta0 when intervals last grew."""
+    coding_noise: FloatArray | None = None
+    """(2, C, L): what each of `CODES` on the link up, and down, over the cut after each layer adds to the variance of a
+    mini-batch gradient, summed over layers. None: codes cost nothing; known where they are planned."""
 
     def __post_init__(self) -> None:
         freeze(self)
@@ -75,6 +79,11 @@ class Problem:
     def with_step(self, step: float) -> Problem:
         """The same problem at another effective step."""
         return replace(self, learning_rate=step * (1 - self.momentum))
+
+    def with_codes(self, plan: Plan) -> Problem:
+        """The same problem with the codes of a plan, where it has any."""
+        system = self.system.with_codes(plan.codes)
+        return self if system is self.system else replace(self, system=system)
 
     def without_top_tier(self) -> Problem:
         """The same problem for the system whose second highest tier is the top."""
@@ -113,13 +122,14 @@ class Problem:
     def averaged_bits(self) -> FloatArray:
         """(M, L+1): what an average moves of the first l layers in each tier: parameters, coded; buffers, and optimiser
         state if that is averaged too, as they are."""
-        return cumulative(np.stack([self._averaged(tier.codes.average) for tier in self.system.tiers]))
+        return np.stack([self.averaged_bits_in(tier.codes.average) for tier in self.system.tiers])
 
-    def _averaged(self, code: Code) -> FloatArray:
+    def averaged_bits_in(self, code: Code) -> FloatArray:
+        """(L+1,): the same for a tier whose averages are in a code."""
         profile = self.profile
         buffers: FloatArray | float = 0.0 if profile.buffer_bits is None else profile.buffer_bits
         state = profile.optimizer_bits if self.average_optimizer else 0.0
-        return code.averaged_bits(profile.parameter_bits - buffers) + buffers + state
+        return cumulative(code.averaged_bits(profile.parameter_bits - buffers) + buffers + state)
 
     @cached_property
     def averaging_copies(self) -> npt.NDArray[np.int64]:
@@ -129,7 +139,7 @@ class Problem:
         common, because a layer may come to them from any tier. Nothing in a tier of one machine.
         """
         averaged = self.system.averaged
-        coded = averaged & [tier.codes.average != FP32 for tier in self.system.tiers]
+        coded = averaged & [tier.codes.codes_averages for tier in self.system.tiers]
         keeps = AVERAGING_KEEPS[self.averaging] | ({"last"} if coded.any() else set())
         return np.where(averaged, len(keeps) + coded, 0)
 

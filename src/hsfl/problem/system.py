@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from hsfl.problem.codes import PLAIN, LinkCodes
+from hsfl.errors import ScenarioError
+from hsfl.problem.codes import CODES, LINKS, PLAIN, LinkCodes
 from hsfl.problem.profile import FloatArray, freeze
 from hsfl.problem.topology import IntArray, Topology
 
@@ -118,6 +120,33 @@ class System:
                 for tier, count, j in zip(self.tiers, self.clients_per_entity, self.tightest_entity, strict=True)
             ]
         )
+
+    @property
+    def plans_codes(self) -> bool:
+        """Whether the code of some link is left to the planner."""
+        return any(tier.codes.planned for tier in self.tiers)
+
+    def with_codes(self, codes: Sequence[LinkCodes] | None) -> System:
+        """The same machines with the codes of a plan, where it has any."""
+        if codes is None or all(tier.codes == code for tier, code in zip(self.tiers, codes, strict=True)):
+            return self
+        return System(tuple(replace(tier, codes=code) for tier, code in zip(self.tiers, codes, strict=True)))
+
+    def codes_named(self, names: Sequence[Mapping[str, str]] | None) -> tuple[LinkCodes, ...] | None:
+        """The codes of a plan, as a record names them; ScenarioError where the machines do not allow them."""
+        if names is None:
+            return None
+        if len(names) != self.num_tiers:
+            raise ScenarioError(f"codes: {len(names)} are given for {self.num_tiers} tiers; give them for each")
+        found = []
+        for tier, own in zip(self.tiers, names, strict=True):
+            codes = {link: CODES[name] for link, name in own.items() if name in CODES and link in LINKS}
+            if own.keys() != tier.codes.names().keys() or any(
+                codes.get(link) not in tier.codes.allowed(link) for link in own
+            ):
+                raise ScenarioError(f"codes: {dict(own)} are none of those that tiers.{tier.name}.code allows")
+            found.append(tier.codes.using(codes))
+        return tuple(found)
 
     def without_top_tier(self) -> System:
         """The system whose second highest tier is the top."""

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from hsfl.problem.units import format_seconds
 from hsfl.records import PlanRecord, RoundRecord, Summary
-from hsfl.report.words import forecast_text, numbers
+from hsfl.report.words import forecast_text, numbers, planned_codes
 from hsfl.runs.callback import Callback
 from hsfl.runs.stopping import round_limit
 from hsfl.scenario.scenario import Scenario
@@ -50,6 +50,7 @@ class LiveLine(Callback):
 
     def on_plan(self, record: PlanRecord) -> None:
         plan, kept = f"cuts {numbers(record.cuts)}; intervals {numbers(record.intervals)}", record.kept is not None
+        plan += "" if record.codes is None else f"; links {planned_codes(record.codes)}"
         news = plan != self.plan or (kept and not self.kept)  # a plan made again each time would fill the screen
         self.plan, self.kept = plan, kept
         if news:

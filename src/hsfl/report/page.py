@@ -12,9 +12,10 @@ from itertools import pairwise
 from typing import Any
 
 from hsfl.errors import HsflError, MissingExtraError
+from hsfl.problem.codes import CODES
 from hsfl.problem.units import format_bits, format_seconds
 from hsfl.records import PlanRecord, RoundRecord
-from hsfl.report.words import both, counted, forecast_text, numbers
+from hsfl.report.words import both, counted, forecast_text, numbers, planned_codes
 from hsfl.runs.reading import Run, total_bytes
 from hsfl.scenario.toml_format import dotted
 
@@ -233,11 +234,12 @@ def _sent(runs: Sequence[Run], target: float) -> str:
 
 
 def _plan_sentence(run: Run) -> str:
-    pairs = [(plan.cuts, plan.intervals) for plan in run.plans]
-    changes = sum(before != after for before, after in pairwise(pairs))
+    plans = [(plan.cuts, plan.intervals, plan.codes) for plan in run.plans]
+    changes = sum(before != after for before, after in pairwise(plans))
     times = {0: "never changed", 1: "changed once"}.get(changes, f"changed {changes:,} times")
-    cuts, intervals = pairs[-1]
-    return f"The plan {times}; the last has cuts {numbers(cuts)} and intervals {numbers(intervals)}."
+    cuts, intervals, codes = plans[-1]
+    links = "" if codes is None else f", links in {planned_codes(codes)}"
+    return f"The plan {times}; the last has cuts {numbers(cuts)} and intervals {numbers(intervals)}{links}."
 
 
 def differences(runs: Sequence[Run]) -> list[str]:
@@ -258,13 +260,16 @@ def _environment(run: Run) -> _Cells:
 
 
 def _plans(plans: Sequence[PlanRecord]) -> _Cells:
-    header = ["after round", "at", "cuts", "intervals", "forecast", "by", "kept or shortened because"]
+    coded = any(plan.codes is not None for plan in plans)
+    header = ["after round", "at", "cuts", "intervals", *(["links"] if coded else [])]
+    header += ["forecast", "by", "kept or shortened because"]
     rows = [
         [
             f"{plan.round:,}",
             format_seconds(plan.time_s) if plan.time_s is not None else "–",
             numbers(plan.cuts),
             numbers(plan.intervals),
+            *([planned_codes(plan.codes or [])] if coded else []),
             forecast_text(plan.forecast) if plan.forecast is not None else "–",
             plan.strategy or "",
             plan.kept or plan.shortened or "",
@@ -284,6 +289,7 @@ def _constants(run: Run) -> dict[str, Any] | None:
     if plan is None or plan.constants is None:
         return None
     constants = plan.constants.model_dump()
+    noise = constants.pop("coding_noise") or ()
     single = [[_words(k), _digits(v)] for k, v in constants.items() if v is not None and not isinstance(v, list)]
     columns: list[tuple[str, list[Any]]] = []
     for key, value in constants.items():
@@ -293,6 +299,10 @@ def _constants(run: Run) -> dict[str, Any] | None:
             columns += [(f"{_words(key)}, {name}", list(v)) for name, v in zip(names, value, strict=True)]
         elif isinstance(value, list):
             columns.append((_words(key), value))
+    for link, codes in zip(("↑", "↓"), noise, strict=False):
+        columns += [
+            (f"noise of {link} {code}", values) for code, values in zip(CODES, codes, strict=False) if any(values)
+        ]
     length = max((len(values) for _, values in columns), default=0)
     rows = [
         [str(l + 1), *(_digits(values[l]) if l < len(values) else "–" for _, values in columns)] for l in range(length)

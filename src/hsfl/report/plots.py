@@ -43,7 +43,7 @@ def draw_objective(problem: Problem, result: PlanResult, path: Path, *, allow_em
 
     Three tiers: a heat map over the two cuts. Otherwise: for every cut, the best objective with that cut fixed.
     """
-    problem = replace(problem, learning_rate=result.evaluation.learning_rate)
+    problem = replace(problem, learning_rate=result.evaluation.learning_rate).with_codes(result.plan)
     cuts, ratio = ExactSolver(problem, allow_empty_tiers=allow_empty_tiers).landscape()
     seconds = gap_over_step(problem) * ratio
     figure = new_figure(6.4, 5.2)

@@ -152,7 +152,7 @@ def draw_plans(run: Run) -> Figure:
     bottom.set_xlabel("rounds")
     bottom.locator_params(axis="x", integer=True)
     bottom.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    count = len({(tuple(plan.cuts), tuple(plan.intervals)) for plan in run.plans})
+    count = len({(tuple(plan.cuts), tuple(plan.intervals), repr(plan.codes)) for plan in run.plans})
     kinds = "one plan throughout" if count == 1 else f"{count} different plans"
     figure.suptitle(f"{plain(run.name)}: where the model is cut and how often tiers are averaged ({kinds})")
     return figure

@@ -97,7 +97,7 @@ def _describe_system(problem: Problem) -> str:
 
 
 def _tier_table(problem: Problem, evaluation: Evaluation) -> Grid:
-    rows = []
+    problem, rows = problem.with_codes(evaluation.plan), []
     for m, layers in enumerate(tier_layers(evaluation.plan.cuts, problem.num_layers)):
         tier = problem.system.tiers[m]
         averaged, limit = tier.entities > 1 and len(layers) > 0, float(tier.memory_bits.min())
@@ -112,7 +112,7 @@ def _tier_table(problem: Problem, evaluation: Evaluation) -> Grid:
             )
         )
     header, right = ("tier", "layers", "averaged", "taking", "memory"), (False, False, True, True, True)
-    if all(tier.codes == PLAIN for tier in problem.system.tiers):
+    if all(tier.codes == PLAIN for tier in problem.system.tiers):  # neither coded nor planned
         return Grid(header, rows, right)
     coded = [(*row, codes_text(tier)) for row, tier in zip(rows, problem.system.tiers, strict=True)]
     return Grid((*header, "links"), coded, (*right, False))

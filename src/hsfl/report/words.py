@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hsfl.problem.plan import NEVER
 from hsfl.problem.system import Tier
@@ -48,8 +48,20 @@ def both(words: Sequence[str]) -> str:
 def codes_text(tier: Tier) -> str:
     """How a tier's links write what they carry: "int4", or "↑ int4, ↓ int8, average fp32"."""
     codes, top = tier.codes, tier.parents is None
-    words = {} if top else {"↑": codes.up.name, "↓": codes.down.name}
-    if tier.entities > 1:
-        words["average"] = codes.average.name
-    names = set(words.values())
-    return names.pop() if len(names) == 1 else ", ".join(f"{link} {name}" for link, name in words.items())
+    names = {} if top else {"up": codes.up.name, "down": codes.down.name}
+    return _links(names | ({"average": codes.average.name} if tier.entities > 1 else {}))
+
+
+def planned_codes(codes: Sequence[Mapping[str, str]]) -> str:
+    """The codes of a plan, for every tier in which any are planned: "int4", or "int4 | ↑ int4, ↓ int8"."""
+    tiers = [_links(own) for own in codes if own] or [""]
+    return tiers[0] if len(set(tiers)) == 1 else " | ".join(tiers)
+
+
+def _links(names: Mapping[str, str]) -> str:
+    if len(set(names.values())) == 1:
+        return next(iter(names.values()))
+    return ", ".join(f"{_ARROWS.get(link, link)} {name}" for link, name in names.items())
+
+
+_ARROWS = {"up": "↑", "down": "↓"}

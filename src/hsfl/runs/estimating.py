@@ -34,13 +34,14 @@ def measure_constants(scenario: Scenario, rounds: int, batches: int, data_folder
     for point in range(POINTS):
         for _ in algorithm.advance(round(rounds * point / (POINTS - 1)) - algorithm.round):
             pass
-        found.append(prepared.backend.probe(batches, free.step))
+        found.append(prepared.backend.probe(batches, free.step, coding=free.system.plans_codes))
+    coded = ["coding_noise"] if free.system.plans_codes else []
     estimate = Estimate()
     estimate.add(
         Measurement(
             max(m.smoothness for m in found),
             found[0].initial_gap,
-            *(np.max([getattr(m, name) for m in found], axis=0) for name in _PER_LAYER),
+            *(np.max([getattr(m, name) for m in found], axis=0) for name in (*_PER_LAYER, *coded)),
         )
     )
     return estimate.constants(free.constants, step=0.0)
@@ -50,6 +51,8 @@ def as_fields(constants: Constants) -> dict[str, Any]:
     """The fields of [convergence] that were measured, to four digits."""
     numbers = {"smoothness": constants.smoothness, "initial_gap": constants.initial_gap}
     arrays = {name: getattr(constants, name).tolist() for name in _PER_LAYER}
+    if constants.coding_noise is not None:
+        arrays |= zip(("coding_noise_up", "coding_noise_down"), constants.coding_noise[:, -1].tolist(), strict=True)
     return {key: _rounded(value) for key, value in (numbers | arrays).items()}
 
 

@@ -85,7 +85,7 @@ class Run:
                 )
             time = line.time_s
         for plan in self.plans:
-            if (len(plan.cuts), len(plan.intervals)) != (tiers - 1, tiers):
+            if (len(plan.cuts), len(plan.intervals), len(plan.codes or plan.intervals)) != (tiers - 1, tiers, tiers):
                 raise HsflError(
                     f"{self.folder / 'plans.jsonl'}: the plan after round {plan.round} has {len(plan.cuts)} cuts and "
                     f"{len(plan.intervals)} intervals for {tiers} tiers; {_AGAIN}"

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from hsfl.engine.algorithm import Algorithm
 from hsfl.engine.checkpoint import Checkpoint, Checkpoints, reason
 from hsfl.errors import HsflError
+from hsfl.problem.codes import CODES
 from hsfl.problem.plan import make_plan
 from hsfl.problem.problem import Problem
 from hsfl.records import AlgorithmRecord, OriginRecord, RoundRecord, SessionRecord
@@ -72,6 +73,7 @@ def _check(state: SessionRecord, round_: int, algorithm: Algorithm) -> None:
             schedule.intervals or (),
             entities=problem.system.entities,
             num_layers=problem.num_layers,
+            codes=problem.system.codes_named(schedule.codes),
             allow_empty_tiers=True,
         )
     except HsflError as error:
@@ -101,6 +103,7 @@ def _fitting_constants(state: AlgorithmRecord, problem: Problem) -> list[tuple[s
         "gradient_second_moment": (layers,),
         "gradient_dissimilarity": (tiers, layers),
         "drift_correction": (tiers,),
+        **({"coding_noise": (2, len(CODES), layers)} if problem.system.plans_codes else {}),
     }.items():
         known = measured or getattr(problem.constants, name) is not None
         in_estimate = name.removeprefix("drift_")

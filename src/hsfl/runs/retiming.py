@@ -17,6 +17,7 @@ from hsfl.engine.schedule import Schedule
 from hsfl.errors import InfeasibleError
 from hsfl.problem.plan import Plan
 from hsfl.problem.strategy import Strategy
+from hsfl.problem.system import System
 from hsfl.records import PlanRecord, RoundRecord
 from hsfl.runs.reading import Run
 from hsfl.scenario.dynamics import Conditions
@@ -41,17 +42,21 @@ def retimed(run: Run, scenario: Scenario, strategy: Strategy | None = None) -> R
     plans: list[PlanRecord] = []
     for line in run.metrics:
         if line.round > 0:
-            clock.see(conditions.at(schedule.round, clock.time_s))
+            system = conditions.at(schedule.round, clock.time_s)
+            clock.see(system, None if schedule.plan is None else schedule.plan.codes)
             if (record := made.get(schedule.round)) is not None:
                 shortened = record.shortened is not None  # by what was seen of drift and loss, on any machines
                 plan = (
-                    _recorded(record) if shortened else _asked_again(strategy, record, scenario, clock, schedule.plan)
+                    _recorded(record, system)
+                    if shortened
+                    else _asked_again(strategy, record, scenario, clock, schedule.plan)
                 )
                 if plan is None:
                     return None
                 if schedule.plan is not None and schedule.plan.cuts != plan.cuts:
                     clock.move(schedule.plan.cuts, plan.cuts)
                 schedule.adopt(plan)
+                clock.see(system, plan.codes)
                 clock.split(plan.cuts, 0 if shortened else probes)
                 plans.append(record.model_copy(update={"time_s": clock.time_s}))
             assert schedule.plan is not None
@@ -79,8 +84,8 @@ def _asked_again(
         if current is None:
             return None
         chosen = current
-    return chosen if chosen == _recorded(record) else None
+    return chosen if chosen == _recorded(record, problem.system) else None
 
 
-def _recorded(record: PlanRecord) -> Plan:
-    return Plan(tuple(record.cuts), tuple(record.intervals))
+def _recorded(record: PlanRecord, system: System) -> Plan:
+    return Plan(tuple(record.cuts), tuple(record.intervals), system.codes_named(record.codes))

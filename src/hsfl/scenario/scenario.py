@@ -22,6 +22,7 @@ from hsfl.scenario.field_errors import first_problem
 from hsfl.scenario.overrides import with_fields
 from hsfl.scenario.schema import ModelSection, ScenarioFile
 from hsfl.scenario.toml_format import toml_value
+from hsfl.theory.coding import of_all_codes, usual_coding_noise
 from hsfl.theory.convergence import loss_target, target_after
 
 DEFAULT_MOMENTUM = 0.9
@@ -128,6 +129,7 @@ class Scenario:
                 gradient_second_moment=self._per_layer("gradient_second_moment", None),
                 gradient_dissimilarity=self._dissimilarity(needed=False),
                 drift=spec.drift or "paper",
+                coding_noise=self._coding_noise(variance),
             ),
             batch_size=training.batch_size,
             learning_rate=training.learning_rate,
@@ -157,8 +159,9 @@ class Scenario:
         """The bare problem, once everything that the bound needs with this drift model is known to be there."""
         spec = self.spec.convergence
         self._per_layer("gradient_variance", "the noise floor")
-        if drift == "paper":
-            self._per_layer("gradient_second_moment", 'drift = "paper"')
+        if drift == "paper" or self.system.plans_codes:
+            what = 'drift = "paper"' if drift == "paper" else "planning codes"
+            self._per_layer("gradient_second_moment", what)
         self._dissimilarity(needed=drift in ("refined", "energy"))
         for field in ("smoothness", "initial_gap"):
             if getattr(spec, field) is None:
@@ -206,6 +209,21 @@ class Scenario:
             return None
         entities = np.array(self.system.entities)
         return (entities[:, None] - 1) / max(1, self.system.num_clients - 1) * clients
+
+    def _coding_noise(self, variance: FloatArray | None) -> FloatArray | None:
+        """(2, C, L): from what int4 adds as given, or as is usual; None where no code is planned."""
+        if not self.system.plans_codes:
+            return None
+        noise = usual_coding_noise(np.zeros(len(self.profile)) if variance is None else variance)
+        for row, link in zip(noise, ("up", "down"), strict=True):
+            values = getattr(self.spec.convergence, f"coding_noise_{link}")
+            if values is not None and len(values) != len(row):
+                raise ScenarioError(
+                    f"{self.source}: convergence.coding_noise_{link} has {len(values)} numbers; the model has "
+                    f"{len(row)} layers and needs one for each, or none at all"
+                )
+            row[:] = row if values is None else values
+        return of_all_codes(noise)
 
     @property
     def caveat(self) -> str | None:

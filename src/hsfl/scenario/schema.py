@@ -89,7 +89,7 @@ class TierSection(Section):
         None,
         description="How what its links carry is written: fp32 (as it is), bf16, int8 or int4; one for all its links, "
         'or a table of some: { up = "int4", down = "int8", average = "fp32" }, of activations, gradients and averages. '
-        "Default: fp32.",
+        'A list such as ["int8", "int4"] lets the planner choose among these, "auto" among all. Default: fp32.',
         examples=["int8"],
     )
 
@@ -138,6 +138,16 @@ class ConvergenceSection(Section):
         description="zeta_l^2 between clients' mean gradients, or one list per tier between its machines; likewise; "
         "needed by the refined drift model.",
         examples=[[0.1, 0.2]],
+    )
+    coding_noise_up: PerLayer | None = Field(
+        None,
+        description="Where codes are planned: what activations in int4 over the cut after each layer add to the "
+        "variance of the gradient, all layers of it; other codes follow from it. Default: a usual part of "
+        "gradient_variance.",
+        examples=[[0.1, 0.05]],
+    )
+    coding_noise_down: PerLayer | None = Field(
+        None, description="The same of gradients coming down over that cut.", examples=[[0.02, 0.03]]
     )
     drift: Literal["paper", "refined"] | None = Field(
         None,

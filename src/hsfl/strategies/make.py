@@ -56,6 +56,7 @@ def make_strategy(scenario: Scenario) -> Strategy:
         seed=next(seed for seed in seeds if seed is not None),
         planner=given.planner,
         allow_empty_tiers=given.allow_empty_tiers,
+        plans_codes=scenario.system.plans_codes,
     )
 
 

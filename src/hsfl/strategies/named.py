@@ -26,6 +26,7 @@ MA and MS are the model aggregation and model splitting of the paper; R is rando
 - Fastest round (AMS) adapts CoopFL (Wang et al., 2023): the cuts with the least latency of the slowest client's round
   that fit the memories, found exactly; averaging and convergence are left aside.
 - PSL is parallel split learning: sub-models are never averaged.
+- Codes of links that are left to the planner are planned by all of them, for the cuts and intervals that they choose.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ import numpy as np
 from hsfl.errors import InfeasibleError
 from hsfl.planner.baselines import convergence_aside, fastest_round_cuts, random_cuts, random_intervals
 from hsfl.planner.exact import ExactSolver
-from hsfl.planner.solve import solve
+from hsfl.planner.solve import solve, with_best_codes
 from hsfl.planner.terms import Terms
 from hsfl.problem.plan import NEVER, Plan
 from hsfl.problem.problem import Problem
@@ -80,14 +81,16 @@ class Named:
     planner: str = "exact"
     """For intervals and cuts planned together: "exact" or "bcd"."""
     allow_empty_tiers: bool = False
+    plans_codes: bool = False
+    """Whether codes are left to the planner, too."""
 
     @property
     def replans(self) -> bool:
-        return any(choice in (PLANNED, RANDOM, FASTEST) for choice in (self.intervals, self.cuts))
+        return self.plans_codes or any(c in (PLANNED, RANDOM, FASTEST) for c in (self.intervals, self.cuts))
 
     @property
     def needs_constants(self) -> bool:
-        return PLANNED in (self.intervals, self.cuts)
+        return self.plans_codes or PLANNED in (self.intervals, self.cuts)
 
     @property
     def guarded(self) -> bool:
@@ -98,15 +101,18 @@ class Named:
         if self.intervals == self.cuts == PLANNED:
             plan = solve(problem, self.planner, allow_empty_tiers=self.allow_empty_tiers).plan
             limited = _limited(plan.intervals, current, problem)
-            return plan if limited == plan.intervals else self._best_cuts(problem, limited)
+            return plan if limited == plan.intervals else self._best(problem, limited)
         rng = np.random.default_rng([self.seed, _STREAM, round_])
         if self.cuts == PLANNED:
-            return self._best_cuts(problem, self._intervals(problem, rng))
+            return self._best(problem, self._intervals(problem, rng))
         cuts = self._cuts(problem, rng)
         if self.intervals == PLANNED:
-            solver = ExactSolver(problem, allow_empty_tiers=self.allow_empty_tiers)
-            return Plan(cuts, _limited(solver.best_intervals(cuts), current, problem))
-        return Plan(cuts, self._intervals(problem, rng))
+            plan = ExactSolver(problem, allow_empty_tiers=self.allow_empty_tiers).solve(cuts=cuts).plan
+            intervals = _limited(plan.intervals, current, problem)
+        else:
+            intervals = self._intervals(problem, rng)
+        plan = Plan(cuts, intervals)
+        return with_best_codes(problem, plan) if self.plans_codes else plan
 
     def averages(self, plan: Plan, tier: int, rounds: int) -> bool:
         """Whether a tier is averaged after so many rounds since its interval last changed."""
@@ -132,10 +138,12 @@ class Named:
             return fastest_round_cuts(convergence_aside(problem), allow_empty_tiers=self.allow_empty_tiers)
         return tuple(int(c) for c in self.cuts)
 
-    def _best_cuts(self, problem: Problem, intervals: tuple[int, ...]) -> Plan:
+    def _best(self, problem: Problem, intervals: tuple[int, ...]) -> Plan:
+        """The best cuts for given intervals, and the codes for both."""
         while True:
             try:
-                return ExactSolver(problem, allow_empty_tiers=self.allow_empty_tiers).solve(intervals).plan
+                solver = ExactSolver(problem, allow_empty_tiers=self.allow_empty_tiers)
+                return solver.solve(intervals).plan
             except InfeasibleError:
                 target = 2 * problem.constants.target
                 if not np.isfinite(target):

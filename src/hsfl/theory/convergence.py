@@ -14,6 +14,7 @@ import numpy.typing as npt
 from hsfl.problem.problem import Problem, cumulative
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import edges
+from hsfl.theory.coding import coding_noise, unsent
 
 #: How many times the loss the energy of drift may be before training stalls.
 ENERGY = 2.0
@@ -137,16 +138,26 @@ def drift_coefficients(problem: Problem) -> FloatArray:
 
 
 def drift(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
-    """The drift term of every tier: (..., M)."""
-    sums, at = cumulative(drift_coefficients(problem)), edges(cuts, problem.num_layers)
-    tier = np.arange(problem.system.num_tiers)
-    return quadratic(sums[:, tier, at[..., 1:]] - sums[:, tier, at[..., :-1]], np.asarray(intervals, dtype=float))
+    """The drift term of every tier: (..., M), with what its averages leave unsent."""
+    at, tier, intervals = edges(cuts, problem.num_layers), np.arange(problem.system.num_tiers), np.asarray(intervals)
+
+    def of_tiers(per_layer: FloatArray) -> FloatArray:
+        sums = cumulative(per_layer)
+        found: FloatArray = sums[:, tier, at[..., 1:]] - sums[:, tier, at[..., :-1]]
+        return found
+
+    apart = quadratic(of_tiers(drift_coefficients(problem)), intervals.astype(float))
+    if problem.constants.coding_noise is None:
+        return apart
+    u2, u1 = of_tiers(unsent(problem))
+    noise = np.array([tier.codes.average.average_noise for tier in problem.system.tiers])
+    return np.asarray(apart + noise * (u2 * intervals + u1) * intervals)
 
 
-def quadratic(coefficients: FloatArray, intervals: FloatArray) -> FloatArray:
-    """[I > 1] * (q_2 I^2 + q_1 I + q_0), the coefficients along the first axis."""
+def quadratic(coefficients: FloatArray, intervals: FloatArray, at_one: FloatArray | float = 0.0) -> FloatArray:
+    """q_2 I^2 + q_1 I + q_0, the coefficients along the first axis; `at_one` for I = 1, where nothing drifts."""
     q2, q1, q0 = coefficients
-    return np.where(intervals > 1, (q2 * intervals + q1) * intervals + q0, 0.0)
+    return np.where(intervals > 1, (q2 * intervals + q1) * intervals + q0, at_one)
 
 
 def noise_floor(problem: Problem) -> float:
@@ -178,15 +189,17 @@ def loss_target(problem: Problem) -> float:
 
 
 def margin(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
-    """D(I, c) = epsilon - noise floor - drift: what is left for the optimisation error; (...)."""
-    total: FloatArray = problem.constants.target - noise_floor(problem) - drift(problem, cuts, intervals).sum(-1)
+    """D(I, c) = epsilon - noise floor - coding noise - drift: what is left for the optimisation error; (...)."""
+    noise = noise_floor(problem) + coding_noise(problem, cuts)
+    total: FloatArray = problem.constants.target - noise - drift(problem, cuts, intervals).sum(-1)
     return total
 
 
 def bound(problem: Problem, rounds: npt.ArrayLike, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
     """Theorem 1's right-hand side: the mean squared gradient norm after that many rounds; (...)."""
     optimisation = gap_over_step(problem) / np.asarray(rounds, dtype=float)
-    total: FloatArray = optimisation + noise_floor(problem) + drift(problem, cuts, intervals).sum(-1)
+    noise = noise_floor(problem) + coding_noise(problem, cuts)
+    total: FloatArray = optimisation + noise + drift(problem, cuts, intervals).sum(-1)
     return total
 
 

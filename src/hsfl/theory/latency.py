@@ -72,7 +72,11 @@ def latency_by_cut(problem: Problem, slowness: FloatArray) -> tuple[FloatArray, 
 def split_latency(problem: Problem, cuts: npt.ArrayLike, slowness: FloatArray | None = None) -> FloatArray:
     """T_S(c) = max_n T_n(c): (...), over all clients or those given by columns of `System.slowness`."""
     slowness = problem.system.slowness if slowness is None else slowness
-    demand = demands(problem, cuts)
+    return slowest_latency(demands(problem, cuts), slowness)
+
+
+def slowest_latency(demand: FloatArray, slowness: FloatArray) -> FloatArray:
+    """max_n T_n for demands (..., 3M-2) on clients given by columns of `System.slowness`: (...)."""
     flat = demand.reshape(-1, demand.shape[-1])
     rows = max(1, _CHUNK // slowness.shape[1])
     latency = [(flat[k : k + rows] @ slowness).max(axis=1) for k in range(0, len(flat), rows)]
