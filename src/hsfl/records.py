@@ -83,7 +83,6 @@ class ConstantsRecord(Record):
     drift: str
     drift_correction: list[float] | None = None
     intervals_in_force: list[Count] | None = None
-    gap_in_force: float | None = None
     coding_noise: list[list[list[float]]] | None = None
 
 

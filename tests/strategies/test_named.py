@@ -14,7 +14,7 @@ import hsfl
 from hsfl.errors import ScenarioError
 from hsfl.planner.exact import ExactSolver
 from hsfl.planner.result import evaluate_plan
-from hsfl.problem.plan import NEVER, Plan
+from hsfl.problem.plan import NEVER
 from hsfl.problem.problem import Problem
 from hsfl.strategies import NAMES, Named, make_strategy
 from hsfl.theory.latency import split_latency
@@ -246,17 +246,3 @@ def test_mistakes_of_ones_own_strategy_are_one_sentence(strategy: object, messag
     scenario = hsfl.load_scenario("mnist-mini", {"stopping.rounds": 2})
     with pytest.raises(ScenarioError, match=message):
         hsfl.train(scenario, strategy=strategy, out=tmp_path / "run")
-
-
-@pytest.mark.parametrize(("fell_to", "longest"), [(0.97, 3), (0.94, 6)])
-def test_by_the_loss_intervals_grow_only_while_it_falls(fell_to: float, longest: int, problem: Problem) -> None:
-    """To twice their length; shorter they become at any time."""
-    constants = replace(
-        problem.constants, drift="energy", target=1e9, initial_gap=fell_to, gap_in_force=1.0, drift_correction=None
-    )
-    assert constants.gradient_dissimilarity is not None
-    current = Plan((3, 8), (3, 3, 1))
-    plan = named("HSFL").propose(replace(problem, constants=constants), current, 100)
-    assert max(plan.intervals) == longest
-    short = replace(problem, constants=replace(constants, target=1e-9))
-    assert max(named("HSFL").propose(short, current, 100).intervals) == 1

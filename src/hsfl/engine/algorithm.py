@@ -175,7 +175,7 @@ class Algorithm:
         measures = task.measure_constants and task.strategy.needs_constants
         problem = replace(task.problem, system=self.clock.problem.system)
         if current is not None:
-            problem = _near(problem, current, self.problem.constants.gap_in_force)
+            problem = _near(problem, current)
         if measures:
             problem = self._measured(problem, current)
         if task.strategy.needs_constants:
@@ -188,9 +188,7 @@ class Algorithm:
                 raise
             plan, kept = current, str(error)
         problem = problem.with_codes(plan)
-        grown = current is None or any(new > old for new, old in zip(plan.intervals, current.intervals, strict=True))
-        constants = problem.constants
-        self.problem = _near(problem, plan, constants.initial_gap if grown else constants.gap_in_force)
+        self.problem = _near(problem, plan)
         if current is not None and plan.cuts != current.cuts:
             self.clock.move(current.cuts, plan.cuts)
         if plan.cuts != self.backend.cuts:
@@ -226,7 +224,7 @@ class Algorithm:
         """Half the intervals, at once: nothing is measured, nothing moves."""
         assert self.schedule.plan is not None
         why, plan = self.guard.alarm, self.guard.shortened(self.schedule.plan)
-        self.problem = _near(self.problem, plan, self.problem.constants.gap_in_force)
+        self.problem = _near(self.problem, plan)
         self.schedule.adopt(plan)
         return PlanRecord(
             round=self.round,
@@ -277,9 +275,8 @@ class Algorithm:
             self._recode()
 
 
-def _near(problem: Problem, plan: Plan, gap: float | None) -> Problem:
-    """The problem with a plan in force and the gap when intervals last grew, where plans are made by the loss."""
+def _near(problem: Problem, plan: Plan) -> Problem:
+    """The problem with a plan in force, near which drift is to be right."""
     if not problem.constants.by_loss:
         return problem
-    constants = replace(problem.constants, intervals_in_force=np.array(plan.intervals), gap_in_force=gap)
-    return replace(problem, constants=constants)
+    return replace(problem, constants=replace(problem.constants, intervals_in_force=np.array(plan.intervals)))

@@ -39,8 +39,6 @@ class Constants:
     """(M,): how much of the refined model's drift is seen in training; None is all of it."""
     intervals_in_force: FloatArray | None = None
     """(M,): near which the drift has to be right where it is no quadratic; None before there are any."""
-    gap_in_force: float | None = None
-    """theta0 when intervals last grew."""
     coding_noise: FloatArray | None = None
     """(2, C, L): what each of `CODES` on the link up, and down, over the cut after each layer adds to the variance of a
     mini-batch gradient, summed over layers. None: codes cost nothing; known where they are planned."""

@@ -14,10 +14,10 @@
 MA and MS are the model aggregation and model splitting of the paper; R is random, DA depth-aware, A adaptive.
 
 - Planned: the planner's optimum for the machines of the moment and the constants as measured, but no interval grows
-  to more than twice its last value from one plan to the next. Where drift is weighed against the loss, a first one is
-  at most 8 and none grows unless the loss falls. HSFL keeps cuts or intervals that are given and plans the rest (the
-  paper's ablations). Where random intervals keep every cut vector from the target, RMA+MS takes the best
-  cuts for the target doubled as often as it takes.
+  to more than twice its last value from one plan to the next, and a first one is at most 8 where drift is weighed
+  against the loss. HSFL keeps cuts or intervals that are given and plans the rest (the paper's ablations). Where random
+  intervals keep every cut vector from the target, RMA+MS takes the best cuts for the target doubled as often as it
+  takes.
 - Random: every interval uniform in 1..25, cuts distinct and uniform in 3..14 of VGG-16's 16 layers (3..L-2 in
   general), as far as memories allow, drawn anew at every plan from a seed of their own.
 - Depth-aware (DAMA) adapts AiFed (You et al., 2023), where shallow layers upload in every round and deep layers only
@@ -61,8 +61,6 @@ PERIOD, UPLOADS = 10, 8
 #: From one plan to the next an interval grows at most so many times: what is measured holds near where it was measured.
 #: On the first plateau gradients are tiny; the intervals that they allow would ruin training once it leaves it.
 GROWTH = 2
-#: Where drift is weighed against the loss, they grow only if it fell to so much of what it was when they grew last.
-FALLEN = 0.95
 #: The longest interval of a first plan: before training begins little is known.
 FIRST = 8
 #: Apart from everything that training draws from the same seed.
@@ -152,13 +150,7 @@ class Named:
 
 
 def _limited(intervals: tuple[int, ...], current: Plan | None, problem: Problem) -> tuple[int, ...]:
-    """At most `GROWTH` times those in force; where drift is weighed against the loss, at first at most `FIRST`, and no
-    longer than those in force unless the loss has `FALLEN`."""
-    constants = problem.constants
+    """At most `GROWTH` times those in force; at first, where drift is weighed against the loss, at most `FIRST`."""
     if current is None:
-        return tuple(min(i, FIRST) for i in intervals) if constants.by_loss else intervals
-    before = constants.gap_in_force
-    falls = before is None or constants.initial_gap <= FALLEN * before
-    return tuple(
-        min(new, GROWTH * old if falls else old) for new, old in zip(intervals, current.intervals, strict=True)
-    )
+        return tuple(min(i, FIRST) for i in intervals) if problem.constants.by_loss else intervals
+    return tuple(min(new, GROWTH * old) for new, old in zip(intervals, current.intervals, strict=True))
