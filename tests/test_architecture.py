@@ -29,6 +29,7 @@ ALLOWED = {
     "models": {"errors", "factory", "problem"},
     "data": {"errors", "files", "factory", "scenario"},
     "engine": {"errors", "files", "records", "problem", "theory", "models"},
+    "distributed": {"errors", "files", "problem", "engine"},
     "runs": {"version", "errors", "files", "records", "problem", "scenario", "strategies", "models", "data", "engine"},
     "api": {"errors", "problem", "scenario", "planner", "models", "engine", "runs"},
     "experiments": {
@@ -65,7 +66,9 @@ ALLOWED = {
 }
 #: Third-party packages and the only parts that may import them.
 CONFINED = {
-    "torch": {"models", "data", "engine", "runs", "experiments"},
+    "torch": {"models", "data", "engine", "distributed", "runs", "experiments"},
+    "grpc": {"distributed"},
+    "google": {"distributed"},
     "safetensors": {"engine"},
     "filelock": {"runs"},
     "pooch": {"data"},

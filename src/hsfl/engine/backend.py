@@ -18,7 +18,7 @@ from torch import nn
 
 from hsfl.engine import saving
 from hsfl.engine.averaging import UNSENT, AveragingRule, averaging_rule
-from hsfl.engine.checks import checked_batch, checked_dtype, checked_layers
+from hsfl.engine.checks import checked_batch, checked_cuts, checked_dtype, checked_layers
 from hsfl.engine.coded_averages import all_finite, check_unsent
 from hsfl.engine.entity import State
 from hsfl.engine.evaluating import evaluated, in_batches
@@ -87,7 +87,7 @@ class Backend(ABC):
             with_clients(copy.deepcopy(layer), number, together=self.together).to(self.device, self.dtype).train()
             for number, layer in enumerate(checked_layers(layers))
         ]
-        self.cuts = self._checked(cuts)
+        self.cuts = checked_cuts(cuts, self.num_tiers, len(self._layers))
         self._averaged_at = [0] * len(self._layers)
         """The round each layer was last averaged in, or left a tier with one entity."""
         self._evaluated: nn.ModuleList | None = None
@@ -113,12 +113,16 @@ class Backend(ABC):
         """
         if clients is not None and list(clients) != list(range(self.num_clients)):
             raise HsflError(f"clients {clients}: all {self.num_clients} of them have to take part, in order")
+        losses = self._round_from(self.drawn())
+        self.round += 1
+        return losses
+
+    def drawn(self) -> torch.Tensor:
+        """What every client draws in this round."""
         block = self.round // _DRAWN_AT_ONCE
         if self._drawn is None or self._drawn[0] != block:
             self._drawn = block, self._data().draws(block * _DRAWN_AT_ONCE, _DRAWN_AT_ONCE)
-        losses = self._round_from(self._drawn[1][self.round - block * _DRAWN_AT_ONCE])
-        self.round += 1
-        return losses
+        return self._drawn[1][self.round - block * _DRAWN_AT_ONCE]
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """One round on a mini-batch per client, (N, b, ...) and (N, b, ...): the losses (N,) before the update."""
@@ -158,7 +162,7 @@ class Backend(ABC):
 
         What a layer's hosts last had in common goes with it, to the bit, and so does what the fed server left unsent.
         """
-        cuts = self._checked(cuts)
+        cuts = checked_cuts(cuts, self.num_tiers, len(self._layers))
         if cuts == self.cuts:
             return
         before, self.cuts = self._tier_by_layer(), cuts
@@ -221,17 +225,17 @@ class Backend(ABC):
         parameters = {f"{n}.{name}" for n, layer in enumerate(self._layers) for name, _ in layer.named_parameters()}
 
         def finite(state: State) -> bool:
-            return bool(torch.stack([state[name].isfinite().all() for name in parameters]).all())
+            return all_finite(state[name] for name in parameters)
 
-        if not parameters or finite(self.global_state()):
+        if finite(self.global_state()):
             return None
         return next((n for n in range(self.num_clients) if not finite(self.client_state(n))), 0)
 
     def check_sent(self) -> None:
         """DivergedError if what an entity sent to a coded average was not finite; waits for the device.
 
-        Coding leaves NaN of it unsent, with the entity and with the fed server, so that it can be asked for later: an
-        average asks at once on a CPU; where results are on their way, whoever reads them does.
+        Coding leaves NaN of it unsent, with entity and fed server: an average asks at once on a CPU; where results are
+        on their way, whoever reads them does.
         """
         for tier, clients in enumerate(self.topology.clients):
             if not all_finite(left for row in self._unsent(tier) for left in row.values()):
@@ -265,8 +269,8 @@ class Backend(ABC):
     def save(self, path: str | Path) -> None:
         """Write everything to a file (safetensors): cuts, round and what every entity holds.
 
-        Keys are "state.TIER.ENTITY.LAYER.NAME", "slot.TIER.ENTITY.SLOT.LAYER.NAME", "last.TIER.LAYER.NAME" and, for
-        the fed server, "unsent.TIER.LAYER.NAME".
+        Keys: "state.TIER.ENTITY.LAYER.NAME", "slot.TIER.ENTITY.SLOT.LAYER.NAME", "last.TIER.LAYER.NAME" and
+        "unsent.TIER.LAYER.NAME", the fed server's.
         """
         about = {
             "cuts": self.cuts,
@@ -281,12 +285,15 @@ class Backend(ABC):
     def load(self, path: str | Path) -> None:
         """Go on from a file of a backend with the same layers, hosts, optimiser, rule and codes; bit for bit."""
         about, tensors = saving.read(path, self.topology, len(self._layers))
-        cuts = self._checked(about.cuts)
+        cuts = checked_cuts(about.cuts, self.num_tiers, len(self._layers))
         tiers = [
             saving.TierKeeps(layers, self.topology.entities[tier], self._slots(tier), self._keeps_once(tier))
             for tier, layers in enumerate(tier_layers(cuts, len(self._layers)))
         ]
         saving.check(path, tensors, saving.expected(self._layers, tiers))
+        self._take(cuts, about, tensors)
+
+    def _take(self, cuts: Sequence[int], about: saving.About, tensors: Mapping[str, torch.Tensor]) -> None:
         self.move(cuts)
         self._averaged_at = list(about.averaged_at)
         self._resume(about.round, about.seed)
@@ -325,14 +332,6 @@ class Backend(ABC):
         Coded averages do, and a layer may come to them from any tier.
         """
         return bool(self.topology.averaged[tier]) and (self.averaging.uses_last or any(self.coded))
-
-    def _checked(self, cuts: Sequence[int]) -> tuple[int, ...]:
-        cuts = tuple(int(c) for c in cuts)
-        if len(cuts) != self.num_tiers - 1:
-            raise ScenarioError(f"cuts {list(cuts)}: {self.num_tiers} tiers need {self.num_tiers - 1} cuts")
-        if list(cuts) != sorted(cuts) or cuts[0] < 1 or cuts[-1] > len(self._layers):
-            raise ScenarioError(f"cuts {list(cuts)}: they must not fall and lie between 1 and {len(self._layers)}")
-        return cuts
 
     def _tier_layers(self) -> list[range]:
         return tier_layers(self.cuts, len(self._layers))
