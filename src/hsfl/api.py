@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hsfl.problem.strategy import Strategy
     from hsfl.runs.callback import Callback
     from hsfl.runs.reading import Run
+    from hsfl.runs.training import Executor
 
 
 def load_scenario(path_or_name: str | Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
@@ -167,6 +168,30 @@ def train(
     return start(scenario, _path(out), strategy=strategy, callbacks=callbacks, data_folder=_path(data))
 
 
+def run(
+    scenario: Scenario | str | Path,
+    *,
+    cluster: str = "local",
+    strategy: str | Strategy | None = None,
+    callbacks: Sequence[Callback] = (),
+    out: str | Path | None = None,
+    data: str | Path | None = None,
+) -> Run:
+    """Run a scenario on machines into a run folder, like `train`, with measured times and the same weights.
+
+    `cluster` is "local": every entity and the fed server a process on this machine, this one the coordinator. Needs the
+    extra "run".
+    """
+    scenario = _loaded(scenario)
+    if isinstance(strategy, str):
+        scenario, strategy = scenario.with_overrides({"strategy.name": strategy}), None
+    with _machines(scenario, cluster, _path(data)) as (scenario, executor):
+        from hsfl.runs.training import start
+
+        options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": _path(data)}
+        return start(scenario, _path(out), executor=executor, **options)
+
+
 def resume(
     folder: str | Path,
     overrides: Mapping[str, Any] | None = None,
@@ -174,10 +199,11 @@ def resume(
     strategy: Strategy | None = None,
     callbacks: Sequence[Callback] = (),
     data: str | Path | None = None,
+    cluster: str | None = None,
 ) -> Run:
     """Go on with a run from its last checkpoint; `overrides` may change when it ends (stopping.rounds and the like).
 
-    A run with a strategy object of your own needs it again here.
+    A run with a strategy object of your own needs it again here. `cluster` is that of `run`; None: in this process.
     """
     _check_extra()
     from hsfl.runs import resuming
@@ -188,7 +214,25 @@ def resume(
         changed = scenario.with_overrides(overrides)
         resuming.check_same(scenario, changed, Path(folder))
         scenario = changed
-    return go_on(Path(folder), scenario, strategy=strategy, callbacks=callbacks, data_folder=_path(data) or data_folder)
+    data_folder = _path(data) or data_folder
+    options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": data_folder}
+    if cluster is None:
+        return go_on(Path(folder), scenario, **options)
+    with _machines(scenario, cluster, data_folder) as (scenario, executor):
+        return go_on(Path(folder), scenario, executor=executor, **options)
+
+
+@contextmanager
+def _machines(scenario: Scenario, cluster: str, data_folder: Path | None) -> Iterator[tuple[Scenario, Executor]]:
+    """The machines of a run, and its scenario as they train it."""
+    if cluster != "local":
+        raise ScenarioError(f'cluster {cluster!r}: it must be "local"')
+    _check_extra()
+    from hsfl.distributed.local import LocalCluster
+
+    scenario = scenario.with_overrides({"execution.device": "cpu"})
+    with LocalCluster(scenario, data_folder, lambda text: warnings.warn(text, stacklevel=2)) as executor:
+        yield scenario, executor
 
 
 def estimate(

@@ -38,7 +38,9 @@ class RoundRecord(Record):
 
     round: Count
     time_s: float
-    """Simulated seconds since the start."""
+    """Seconds since the start: simulated, or measured on machines."""
+    planned_s: float | None = None
+    """Where they were measured: the seconds that the plan says, since the start of this part of the run."""
     bytes: dict[str, Count] = {}
     """Sent since the start, by TIER.LINK."""
     loss: float | None = None
@@ -138,6 +140,8 @@ class Environment(Record):
     strategy: str | None = None
     scenario_folder: str | None = None
     data_folder: str | None = None
+    cluster: str | None = None
+    """The machines that it ran on; None: simulated in one process."""
 
 
 class ScheduleRecord(Record):

@@ -1,7 +1,4 @@
-"""Running a scenario: every entity a process of its own, on this machine or on others, over gRPC streams.
-
-Nothing here imports grpc before it opens a socket: processes are forked before.
-"""
+"""Running a scenario: every entity a process of its own, on this machine or on others, over gRPC streams."""
 
 from importlib.util import find_spec
 

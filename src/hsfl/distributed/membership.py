@@ -207,6 +207,8 @@ def _heard(member: Member, name: str, message: wire.Message) -> Step:
         return _prepared(member, message.prepare.session) if member.all_there else (member, [])
     if epoch != member.epoch:
         return member, []
+    if kind == "stop":  # whoever is missing: nobody is waited for any more
+        return member, [Work(name, message)] if from_parent else []
     if kind == "ready" and name in member.children and member.phase is Phase.PREPARED and name not in member.ready:
         member = replace(member, ready={**member.ready, name: frozenset(message.ready.held)})
         return member, _if_ready(member)

@@ -60,6 +60,7 @@ class _Pending:
 
     round: int
     time_s: float
+    planned_s: float | None
     bytes: dict[str, int]
     losses: torch.Tensor
     averages: list[tuple[Average, torch.Tensor]]
@@ -119,7 +120,8 @@ class Algorithm:
             averages.append((average, backend.drift(average.tier)))
             backend.average(average.tier)
             self.clock.average(plan.cuts, average.tier)
-        return _Pending(schedule.round, self.clock.time_s, self.clock.bytes, losses, averages)
+        clock = self.clock
+        return _Pending(schedule.round, clock.time_s, clock.planned_s, clock.bytes, losses, averages)
 
     def _finished(self, pending: list[_Pending]) -> Iterator[RoundRecord]:
         """Records with their numbers fetched from the device, all at once; DivergedError at a loss that is not one."""
@@ -142,6 +144,7 @@ class Algorithm:
             yield RoundRecord(
                 round=one.round,
                 time_s=one.time_s,
+                planned_s=one.planned_s,
                 bytes=one.bytes,
                 loss=float(row.mean()),
                 losses=row.tolist(),

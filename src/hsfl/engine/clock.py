@@ -27,8 +27,14 @@ class Clock(Protocol):
     """Since the start."""
     bits: dict[str, int]
     """What crossed every link since the start, by "TIER.LINK"."""
-    problem: Problem
-    """With the machines of the moment."""
+
+    @property
+    def planned_s(self) -> float | None:
+        """What the plan says it takes, where `time_s` is measured."""
+
+    @property
+    def problem(self) -> Problem:
+        """With the machines of the moment."""
 
     @property
     def bytes(self) -> dict[str, int]: ...
@@ -60,6 +66,7 @@ class SimulatedClock:
             for link in links:
                 self.bits.setdefault(f"{tier.name}.{link}", 0)
         self._cuts: tuple[int, ...] | None = None
+        self.planned_s = None
         self._costs: tuple[float, list[float]] = (0.0, [])
 
     @property

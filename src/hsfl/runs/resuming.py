@@ -79,6 +79,12 @@ def origin(scenario: Scenario, run: str) -> OriginRecord:
     return OriginRecord(run=run, hsfl=__version__, fields=_fixed(scenario), files=_checksums(scenario))
 
 
+def fingerprint(scenario: Scenario) -> str:
+    """A checksum of all that machines that train together must have in common."""
+    text = json.dumps([__version__, _fixed(scenario), _checksums(scenario)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def check_origin(path: Path, then: OriginRecord, now: OriginRecord, warn: Callable[[str], None]) -> None:
     """HsflError unless a checkpoint, `path`, is of this run, with everything its results depend on as it was."""
     if then.run != now.run:

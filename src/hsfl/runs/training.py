@@ -12,14 +12,15 @@ from contextlib import closing
 from itertools import chain
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from hsfl.engine import saving
+from hsfl.engine import Backend, saving
 from hsfl.engine.algorithm import Algorithm
 from hsfl.engine.checkpoint import Checkpoints
+from hsfl.engine.clock import Clock
 from hsfl.errors import DivergedError, HsflError
 from hsfl.files import remedy, unfinished
 from hsfl.problem.strategy import Strategy
@@ -40,6 +41,17 @@ from hsfl.version import __version__
 _ROUNDS_AT_ONCE = 50
 
 
+class Executor(Protocol):
+    """Machines that a scenario is run on, instead of a simulation in this process."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def backend(self) -> type[Backend]: ...
+    def begin(self, prepared: Prepared) -> Clock:
+        """Bring the backend and the machines together; the clock that measures them."""
+
+
 def start(
     scenario: Scenario,
     out: Path | None,
@@ -47,17 +59,18 @@ def start(
     strategy: Strategy | None = None,
     callbacks: Sequence[Callback] = (),
     data_folder: Path | None = None,
+    executor: Executor | None = None,
 ) -> Run:
     """Train from the beginning into a new folder, by default the next free runs/SCENARIO-STRATEGY-N."""
     if out is not None:
         check_free(out)
-    prepared = prepare(scenario, strategy, data_folder)
+    prepared = prepare(scenario, strategy, data_folder, None if executor is None else executor.backend)
     run = secrets.token_hex(8)
-    session = _Session(scenario, prepared, callbacks, run)
+    session = _Session(scenario, prepared, callbacks, run, executor)
     records = session.begin()
     contents = {
         SCENARIO: scenario_text(scenario.raw).encode(),
-        "environment.json": _environment(prepared, scenario, data_folder, run).to_file(),
+        "environment.json": _environment(prepared, scenario, data_folder, run, executor).to_file(),
     }
     if prepared.labels is not None:
         contents["labels.json"] = prepared.labels.to_file()
@@ -73,13 +86,14 @@ def resume(
     strategy: Strategy | None = None,
     callbacks: Sequence[Callback] = (),
     data_folder: Path | None = None,
+    executor: Executor | None = None,
 ) -> Run:
     """Go on with a run from its last checkpoint; `scenario` is the folder's, its stopping rules perhaps changed."""
     with closing(RunFolder(path)) as folder:
         folder.lock()
-        prepared = prepare(scenario, strategy, data_folder)
+        prepared = prepare(scenario, strategy, data_folder, None if executor is None else executor.backend)
         check_strategy(path, prepared.task.strategy.name)
-        session = _Session(scenario, prepared, callbacks, run_id(path))
+        session = _Session(scenario, prepared, callbacks, run_id(path), executor)
         records: Iterable[RoundRecord | PlanRecord] = ()
         if not session.load(folder):  # it never came to a checkpoint
             records = session.begin()
@@ -96,12 +110,19 @@ class _Session:
     folder: RunFolder
     checkpoints: Checkpoints
 
-    def __init__(self, scenario: Scenario, prepared: Prepared, callbacks: Sequence[Callback], run: str) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        prepared: Prepared,
+        callbacks: Sequence[Callback],
+        run: str,
+        executor: Executor | None,
+    ) -> None:
         self.scenario, self.prepared, self.callbacks = scenario, prepared, checked_callbacks(callbacks)
         self.stopping, self.execution = scenario.spec.stopping, scenario.spec.execution
         self.origin = origin(scenario, run)
         self.backend = prepared.backend
-        self.algorithm = Algorithm(self.backend, prepared.task)
+        self.algorithm = Algorithm(self.backend, prepared.task, None if executor is None else executor.begin(prepared))
         self.accuracies: list[float] = []
         """The accuracies of the evaluations that are due every so many rounds."""
         self.losses, self.summed = [0.0] * self.backend.num_clients, 0
@@ -300,7 +321,9 @@ def _next(round_: int, every: int) -> int:
     return (round_ // every + 1) * every
 
 
-def _environment(prepared: Prepared, scenario: Scenario, data_folder: Path | None, run: str) -> Environment:
+def _environment(
+    prepared: Prepared, scenario: Scenario, data_folder: Path | None, run: str, executor: Executor | None
+) -> Environment:
     device = prepared.device
     return Environment(
         run=run,
@@ -315,4 +338,5 @@ def _environment(prepared: Prepared, scenario: Scenario, data_folder: Path | Non
         strategy=prepared.task.strategy.name,
         scenario_folder=None if scenario.folder is None else str(scenario.folder.resolve()),
         data_folder=None if data_folder is None else str(data_folder.resolve()),
+        cluster=None if executor is None else executor.name,
     )
