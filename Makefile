@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint quick bench docs protos clean
+.PHONY: demo test lint quick bench docs protos soak clean
 
 demo: .venv/base  ## Plan the paper's system; train a small one, planned and naively, and compare
 	mkdir -p out && cd out && rm -rf paper.png planned coded always rarely report
@@ -38,6 +38,9 @@ docs: .venv/base  ## Write docs/scenario.md from the schema and docs/results.md 
 
 protos: .venv/dev  ## Write the Python side of the messages in src/hsfl/distributed/wire.proto
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. hsfl/distributed/wire.proto
+
+soak: .venv/dev  ## Kill machines of a run 200 times; it ends with the same weights all the same
+	$(BIN)/python -m pytest -s tests/distributed/soak.py
 
 clean:
 	rm -rf .venv out build dist

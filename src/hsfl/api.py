@@ -176,16 +176,19 @@ def run(
     callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     data: str | Path | None = None,
+    token: str | Path | None = None,
+    certificates: str | Path | None = None,
 ) -> Run:
     """Run a scenario on machines into a run folder, like `train`, with measured times and the same weights.
 
-    `cluster` is "local": every entity and the fed server a process on this machine, this one the coordinator. Needs the
-    extra "run".
+    This process is the coordinator. `cluster` is "local", for every entity and the fed server a process beside it, or
+    HOST:PORT, where it listens for machines that join (`hsfl node`); these need a `token`, a file with it, and/or
+    `certificates`, a folder that `hsfl certificates` wrote. Needs the extra "run".
     """
     scenario = _loaded(scenario)
     if isinstance(strategy, str):
         scenario, strategy = scenario.with_overrides({"strategy.name": strategy}), None
-    with _machines(scenario, cluster, _path(data)) as (scenario, executor):
+    with _machines(scenario, cluster, _path(data), _path(token), _path(certificates)) as (scenario, executor):
         from hsfl.runs.training import start
 
         options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": _path(data)}
@@ -200,10 +203,13 @@ def resume(
     callbacks: Sequence[Callback] = (),
     data: str | Path | None = None,
     cluster: str | None = None,
+    token: str | Path | None = None,
+    certificates: str | Path | None = None,
 ) -> Run:
     """Go on with a run from its last checkpoint; `overrides` may change when it ends (stopping.rounds and the like).
 
-    A run with a strategy object of your own needs it again here. `cluster` is that of `run`; None: in this process.
+    A run with a strategy object of your own needs it again here. `cluster`, `token` and `certificates` are those of
+    `run`; without a cluster it goes on in this process.
     """
     _check_extra()
     from hsfl.runs import resuming
@@ -218,21 +224,29 @@ def resume(
     options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": data_folder}
     if cluster is None:
         return go_on(Path(folder), scenario, **options)
-    with _machines(scenario, cluster, data_folder) as (scenario, executor):
+    with _machines(scenario, cluster, data_folder, _path(token), _path(certificates)) as (scenario, executor):
         return go_on(Path(folder), scenario, executor=executor, **options)
 
 
 @contextmanager
-def _machines(scenario: Scenario, cluster: str, data_folder: Path | None) -> Iterator[tuple[Scenario, Executor]]:
+def _machines(
+    scenario: Scenario, cluster: str, data_folder: Path | None, token: Path | None, certificates: Path | None
+) -> Iterator[tuple[Scenario, Executor]]:
     """The machines of a run, and its scenario as they train it."""
-    if cluster != "local":
-        raise ScenarioError(f'cluster {cluster!r}: it must be "local"')
     _check_extra()
+    from hsfl.distributed.cluster import joined
     from hsfl.distributed.local import LocalCluster
 
-    scenario = scenario.with_overrides({"execution.device": "cpu"})
-    with LocalCluster(scenario, data_folder, lambda text: warnings.warn(text, stacklevel=2)) as executor:
-        yield scenario, executor
+    def notify(text: str) -> None:
+        warnings.warn(text, stacklevel=2)
+
+    if cluster == "local":
+        scenario = scenario.with_overrides({"execution.device": "cpu"})
+        with LocalCluster(scenario, data_folder, notify) as local:
+            yield scenario, local
+    else:
+        with joined(scenario, cluster, token, certificates, notify) as others:
+            yield scenario, others
 
 
 def estimate(

@@ -16,6 +16,7 @@ from hsfl.cli.common import (
     AveragingOption,
     CodeOption,
     DebugOption,
+    ScenarioArgument,
     SetOption,
     app,
     overridden,
@@ -29,6 +30,20 @@ from hsfl.cli.trust import TrustOption
 from hsfl.errors import HsflError
 from hsfl.scenario.reading import read_scenario
 
+TokenOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", callback=usable, help="A file with the token that all machines of the run show."),
+]
+CertificatesOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        callback=usable,
+        help="A folder with authority.pem and this machine's NAME.pem and NAME.key (hsfl certificates): streams are "
+        "encrypted, and each machine proves its name.",
+    ),
+]
+
 
 @app.command()
 def run(
@@ -38,6 +53,14 @@ def run(
     local: Annotated[
         bool, typer.Option("--local", help="Every machine a process of its own on this one, over real sockets.")
     ] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Listen there for machines that join with hsfl node, instead of --local."
+        ),
+    ] = None,
+    token: TokenOption = None,
+    certificates: CertificatesOption = None,
     rounds: Annotated[int | None, typer.Option(help="Train for so many rounds.")] = None,
     strategy: Annotated[str | None, typer.Option(help="Who chooses cuts and intervals; see hsfl train.")] = None,
     cuts: Annotated[str | None, typer.Option(metavar="4,7", help="After which layers to cut; see hsfl train.")] = None,
@@ -71,21 +94,94 @@ def run(
         "training.seed": seed,
     }
     overrides = overridden(given, code, set_)
-    if not local:
-        raise HsflError("say where to run: --local, with every machine a process on this one")
+    if local == (listen is not None):
+        raise HsflError(
+            "say where to run: --local, every machine a process here, or --listen HOST:PORT for others to join"
+        )
+    where: dict[str, Any] = {"cluster": listen or "local", "token": token, "certificates": certificates}
     if (resume is None) == (scenario is None):
         raise HsflError("name a scenario to run (hsfl scenarios), or a run to go on with: --resume DIR")
     if resume is not None and out is not None:
         raise HsflError("--out and --resume exclude each other; a resumed run stays in its folder")
     with may_get_lost(), warnings_in_one_line(), interrupts_that_say_how_to_go_on():
         if resume is not None:
-            api.resume(resume, overrides, callbacks=[live()], data=data, cluster="local")
+            api.resume(resume, overrides, callbacks=[live()], data=data, **where)
             return
         assert scenario is not None
         loaded = api.load_scenario(scenario, overrides)
         if sys.stdout.isatty():
             show(f"Preparing {loaded.name}: model, data and machines")
-        api.run(loaded, cluster="local", callbacks=[live()], out=out, data=data)
+        api.run(loaded, callbacks=[live()], out=out, data=data, **where)
+
+
+@app.command()
+def node(
+    scenario: ScenarioArgument,
+    name: Annotated[str, typer.Option(help="Who it is: a tier and a number from 1 on, such as edge-2, or fed.")],
+    parent: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="The machine above it; of the top ones and of fed, the coordinator."),
+    ],
+    fed: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The fed server; every machine but itself needs it.")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where it listens, if machines are below it, or for fed.")
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", callback=usable, help="Where it saves its part of the model; default: ./NAME."),
+    ] = None,
+    token: TokenOption = None,
+    certificates: CertificatesOption = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads it computes with; as many on all machines.")] = 1,
+    set_: SetOption = None,
+    data: DataOption = None,
+    trust: TrustOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Be one machine of a run: dial the parent, outbound only, and train until the run is over.
+
+    Its data stay here: it sends coded activations, the targets they belong to, and its part of the model.
+    """
+    loaded = api.load_scenario(scenario, overridden({"execution.device": device}, None, set_))
+    from hsfl.distributed.joining import join
+
+    with warnings_in_one_line():
+        join(
+            loaded,
+            name,
+            parent=parent,
+            fed=fed,
+            listen=listen,
+            folder=state or Path(name),
+            token=token,
+            certificates=certificates,
+            data_folder=data,
+            threads=threads,
+        )
+
+
+@app.command()
+def certificates(
+    scenario: ScenarioArgument,
+    out: Annotated[Path, typer.Option(metavar="DIR", callback=usable, help="The folder to make.")],
+    set_: SetOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Make certificates and a token for every machine of a scenario, with an authority of their own."""
+    loaded = api.load_scenario(scenario, overridden({}, None, set_))
+    from hsfl.distributed.certificates import write_certificates
+    from hsfl.distributed.places import COORDINATOR, Places
+
+    places = Places(loaded.system.topology, [tier.name for tier in loaded.spec.tiers])
+    names = [COORDINATOR, *places.nodes]
+    write_certificates(out, names)
+    show(
+        f"Wrote certificates of {len(names)} machines and a token to {out}: give each machine authority.pem, token and "
+        "the .pem and .key of its own name; authority.key signs others, so keep it to yourself"
+    )
 
 
 @app.command(hidden=True)

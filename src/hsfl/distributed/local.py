@@ -1,4 +1,4 @@
-"""Running a scenario: the coordinator in this process, and all machines, or some of them, as processes beside it."""
+"""Every machine of a run a process on this one, beside the coordinator."""
 
 from __future__ import annotations
 
@@ -15,17 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from hsfl.distributed import wire_pb2 as wire
-from hsfl.distributed.clock import MeasuredClock
-from hsfl.distributed.coordinator import Coordinator
-from hsfl.distributed.describing import described
-from hsfl.distributed.machines import Machines
+from hsfl.distributed.cluster import Cluster
 from hsfl.distributed.membership import Event
-from hsfl.distributed.places import COORDINATOR
+from hsfl.distributed.places import Places
 from hsfl.distributed.security import TOKEN_BYTES, Security
-from hsfl.distributed.streams import Inbox, Listener
 from hsfl.errors import HsflError
-from hsfl.runs.preparing import Prepared
 from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.template import scenario_text
 
@@ -33,19 +27,15 @@ from hsfl.scenario.template import scenario_text
 _GRACE_S = 5.0
 
 
-class LocalCluster:
-    """Every entity and the fed server a process on this machine, over sockets. An executor of `runs.training`."""
+class LocalCluster(Cluster):
+    """Every entity and the fed server a process of its own, over sockets of this machine."""
 
     name = "local"
-    backend = Machines
 
     def __init__(self, scenario: Scenario, data_folder: Path | None, notify: Callable[[str], None]) -> None:
-        """`notify` hears who is waited for."""
-        self._scenario, self._data_folder, self._notify = scenario, data_folder, notify
-        self._security = Security(secrets.token_urlsafe(TOKEN_BYTES))
-        self._listener: Listener | None = None
+        super().__init__(scenario, "127.0.0.1:0", Security(secrets.token_urlsafe(TOKEN_BYTES)), notify)
+        self._data_folder = data_folder
         self._nursery: subprocess.Popen[bytes] | None = None
-        self._machines: Machines | None = None
 
     def __enter__(self) -> Self:
         self.folder = Path(tempfile.mkdtemp(prefix="hsfl-machines-"))
@@ -53,21 +43,13 @@ class LocalCluster:
         self._start_nursery()
         return self
 
-    def begin(self, prepared: Prepared) -> MeasuredClock:
-        given = described(self._scenario, prepared)
-        self._inbox = Inbox(given.inbox_size())
-        callers = given.places.children(COORDINATOR)
-        limit = given.largest_message
-        self._listener = Listener("127.0.0.1:0", callers, given.scenario, self._inbox, self._security, limit)
-        self._tell_nursery({"names": given.places.nodes, "coordinator": f"127.0.0.1:{self._listener.port}"})
-        self._machines = given.parts
-        given.parts.connect(Coordinator(self, given.places, self._notify))
-        return MeasuredClock(prepared.task.problem, given.parts)
+    def _opened(self, places: Places, port: int) -> None:
+        self._tell_nursery({"names": places.nodes, "coordinator": f"127.0.0.1:{port}"})
 
     def _start_nursery(self) -> None:
         """Started first: it takes a second or two to get ready."""
         place = self.folder / "scenario.toml"
-        place.write_text(scenario_text(self._scenario.raw), encoding="utf-8")
+        place.write_text(scenario_text(self.scenario.raw), encoding="utf-8")
         with (self.folder / "log").open("wb") as log:
             self._nursery = subprocess.Popen(
                 [sys.executable, "-m", "hsfl", "nursery"],
@@ -80,10 +62,10 @@ class LocalCluster:
         self._tell_nursery(
             {
                 "scenario": str(place),
-                "scenario_folder": None if self._scenario.folder is None else str(self._scenario.folder.resolve()),
+                "scenario_folder": None if self.scenario.folder is None else str(self.scenario.folder.resolve()),
                 "data": None if self._data_folder is None else str(self._data_folder.resolve()),
                 "folder": str(self.folder),
-                "token": self._security.token,
+                "token": self.security.token,
             }
         )
 
@@ -93,22 +75,11 @@ class LocalCluster:
             self._nursery.stdin.write(json.dumps(given).encode() + b"\n")
             self._nursery.stdin.flush()
 
-    # --- the coordinator's transport ---
-
-    def send(self, name: str, message: wire.Message) -> None:
-        if self._listener is not None:
-            self._listener.send(name, message)
-
     def receive(self, timeout_s: float) -> Event | None:
-        event = self._inbox.get(timeout_s)
+        event = super().receive(timeout_s)
         if event is None and self._nursery is not None and self._nursery.poll() is not None:
             raise HsflError(self._last_words())
         return event
-
-    def refuse(self, name: str, reason: str) -> None:
-        self._notify(f"{name} sent {reason}, so its stream is closed")
-        if self._listener is not None:
-            self._listener.refuse(name, reason)
 
     def _last_words(self) -> str:
         """Why machines ended: what one of them said last, or else the process that started them."""
@@ -122,9 +93,7 @@ class LocalCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._machines is not None and self._listener is not None:
-            self._machines.coordinator.stop()
-            self._listener.close()
+        super().__exit__(kind, error, trace)
         if self._nursery is not None:
             assert self._nursery.stdin is not None
             if error is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -48,12 +49,14 @@ def raise_machines(
         alive[pid] = name, time.monotonic()
         write_whole(folder / name / "pid", str(pid).encode(), replace=True)
 
-    for name in names:
-        start(name)
+    gone = False
     try:
+        for name in names:
+            start(name)
         while alive:
             ready, _, _ = select.select([0], [], [], 0.02)
-            if ready and not os.read(0, 4096):
+            if ready and not os.read(0, 4096):  # the coordinator is gone, and with it who would clear up
+                gone = True
                 return
             while alive:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -72,6 +75,8 @@ def raise_machines(
             os.kill(pid, signal.SIGKILL)
         for pid in alive:
             os.waitpid(pid, 0)
+        if gone:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _be(name: str, given: Description, folder: Path, coordinator: str, security: Security, parent: int) -> None:

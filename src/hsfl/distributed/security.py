@@ -27,14 +27,15 @@ class Security:
     @classmethod
     def read(cls, name: str, token: Path | None, certificates: Path | None) -> Security:
         """From files: a token, and a folder as `hsfl certificates` writes it, of which a machine needs only its own."""
+        if token is None and certificates is None:
+            raise HsflError(
+                "give a token (--token FILE), certificates (--certificates DIR), or both: else anybody can join"
+            )
+        shown = None if token is None else _text(token)
         if certificates is None:
-            return cls(None if token is None else _text(token))
-        return cls(
-            None if token is None else _text(token),
-            _bytes(certificates / "authority.pem"),
-            _bytes(certificates / f"{name}.pem"),
-            _bytes(certificates / f"{name}.key"),
-        )
+            return cls(shown)
+        own = [_bytes(certificates / file) for file in ("authority.pem", f"{name}.pem", f"{name}.key")]
+        return cls(shown, *own)
 
     @property
     def encrypted(self) -> bool:
@@ -72,5 +73,13 @@ def _text(path: Path) -> str:
         reason = getattr(error, "strerror", None) or error
         raise HsflError(f"{path}: cannot be read ({reason}); give a file with a token in it") from None
     if len(found) < 16 or not found.isprintable():
-        raise HsflError(f"{path}: a token is one line of at least 16 characters; hsfl run --new-token FILE writes one")
+        raise HsflError(f"{path}: a token is one line of at least 16 characters; hsfl certificates writes one")
     return found
+
+
+def checked_address(address: str, label: str) -> str:
+    """HsflError unless it is HOST:PORT."""
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isdecimal() and int(port) < 2**16):
+        raise HsflError(f"{label} {address}: write HOST:PORT, such as 10.0.0.1:7000")
+    return address

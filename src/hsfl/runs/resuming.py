@@ -80,8 +80,13 @@ def origin(scenario: Scenario, run: str) -> OriginRecord:
 
 
 def fingerprint(scenario: Scenario) -> str:
-    """A checksum of all that machines that train together must have in common."""
-    text = json.dumps([__version__, _fixed(scenario), _checksums(scenario)], sort_keys=True)
+    """A checksum of all that machines that train together must have in common: not who plans, nor until when."""
+    fields = {
+        field: value
+        for field, value in _fixed(scenario).items()
+        if field.split(".")[0] in ("seed", "model", "training", "data", "tiers") or field == "execution.precision"
+    }
+    text = json.dumps([__version__, fields, _checksums(scenario)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
