@@ -40,7 +40,7 @@ class RoundRecord(Record):
     time_s: float
     """Seconds since the start: simulated, or measured on machines."""
     planned_s: float | None = None
-    """Where they were measured: the seconds that the plan says, since the start of this part of the run."""
+    """Where they were measured: the seconds that the plan says."""
     bytes: dict[str, Count] = {}
     """Sent since the start, by TIER.LINK."""
     loss: float | None = None
@@ -183,6 +183,7 @@ class AlgorithmRecord(Record):
 
     schedule: ScheduleRecord
     time_s: float
+    planned_s: float | None = None
     bits: dict[str, Count]
     estimate: EstimateRecord
     constants: ConstantsRecord

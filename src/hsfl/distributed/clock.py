@@ -18,9 +18,13 @@ class MeasuredClock:
         self._seen, self.time_s = machines.seconds, 0.0
 
     @property
-    def planned_s(self) -> float:
-        """What the scenario's machines would have taken for the same, since this process began."""
+    def planned_s(self) -> float | None:
+        """What the scenario's machines would have taken for the same."""
         return self._planned.time_s
+
+    @planned_s.setter
+    def planned_s(self, seconds: float | None) -> None:
+        self._planned.time_s = self.time_s if seconds is None else seconds  # a run that was simulated goes on
 
     @property
     def problem(self) -> Problem:

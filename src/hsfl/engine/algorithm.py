@@ -243,6 +243,7 @@ class Algorithm:
         return AlgorithmRecord(
             schedule=self.schedule.state(),
             time_s=self.clock.time_s,
+            planned_s=self.clock.planned_s,
             bits=self.clock.bits,
             estimate=self.estimate.state(),
             constants=record_constants(self.problem.constants),
@@ -252,6 +253,7 @@ class Algorithm:
     def restore(self, state: AlgorithmRecord) -> None:
         self.schedule.restore(state.schedule)
         self.clock.time_s, self.clock.bits = state.time_s, dict(state.bits)
+        self.clock.planned_s = state.planned_s
         self.estimate = Estimate.from_state(state.estimate)
         self.guard.restore(state.guard)
         self.problem = replace(self.task.problem, constants=recorded_constants(state.constants))

@@ -27,10 +27,8 @@ class Clock(Protocol):
     """Since the start."""
     bits: dict[str, int]
     """What crossed every link since the start, by "TIER.LINK"."""
-
-    @property
-    def planned_s(self) -> float | None:
-        """What the plan says it takes, where `time_s` is measured."""
+    planned_s: float | None
+    """Where `time_s` is measured: what the plan says it takes."""
 
     @property
     def problem(self) -> Problem:
@@ -56,6 +54,7 @@ class SimulatedClock:
     bits: dict[str, int] = field(default_factory=dict)
     """What crossed every link, by "TIER.LINK": up and down carry activations, gradients and moved layers, fed_up and
     fed_down sub-models."""
+    planned_s: float | None = None
 
     def __post_init__(self) -> None:
         tiers = self.problem.system.tiers
@@ -66,7 +65,6 @@ class SimulatedClock:
             for link in links:
                 self.bits.setdefault(f"{tier.name}.{link}", 0)
         self._cuts: tuple[int, ...] | None = None
-        self.planned_s = None
         self._costs: tuple[float, list[float]] = (0.0, [])
 
     @property
