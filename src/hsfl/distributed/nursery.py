@@ -100,7 +100,7 @@ def _be(name: str, given: Description, folder: Path, coordinator: str, security:
         run_node(
             name,
             given,
-            folder / name,
+            folder / name / "state",  # its own: it clears away there what a killed one left
             addresses | {COORDINATOR: lambda: coordinator},
             security,
             listen="127.0.0.1:0",
