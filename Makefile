@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint quick bench docs protos soak clean
+.PHONY: demo test lint quick bench docs protos soak netlab clean
 
 demo: .venv/base  ## Plan the paper's system; train a small one, planned and naively, and compare
 	mkdir -p out && cd out && rm -rf paper.png planned coded always rarely report
@@ -41,6 +41,9 @@ protos: .venv/dev  ## Write the Python side of the messages in src/hsfl/distribu
 
 soak: .venv/dev  ## Kill machines of a run 200 times; it ends with the same weights all the same
 	$(BIN)/python -m pytest -s tests/distributed/soak.py
+
+netlab: .venv/dev  ## Machines on links of the scenario's rates: measured times against planned ones; as root
+	$(BIN)/python benchmarks/netlab.py
 
 clean:
 	rm -rf .venv out build dist
