@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint quick bench docs clean
+.PHONY: demo test lint quick bench docs protos soak netlab clean
 
 demo: .venv/base  ## Plan the paper's system; train a small one, planned and naively, and compare
 	mkdir -p out && cd out && rm -rf paper.png planned coded always rarely report
@@ -36,6 +36,15 @@ bench: .venv/dev  ## Measure the planner; writes benchmarks/planner.md
 docs: .venv/base  ## Write docs/scenario.md from the schema and docs/results.md from experiments/
 	$(BIN)/python docs/generate.py
 
+protos: .venv/dev  ## Write the Python side of the messages in src/hsfl/distributed/wire.proto
+	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. hsfl/distributed/wire.proto
+
+soak: .venv/dev  ## Kill machines of a run 200 times; it ends with the same weights all the same
+	$(BIN)/python -m pytest -s tests/distributed/soak.py
+
+netlab: .venv/dev  ## Machines on links of the scenario's rates: measured times against planned ones; as root
+	$(BIN)/python benchmarks/netlab.py
+
 clean:
 	rm -rf .venv out build dist
 
@@ -44,7 +53,7 @@ clean:
 	@touch $@
 
 .venv/base: .venv/python pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[torch,plot]'
+	$(INSTALL) --editable '.[torch,plot,run]'
 	@touch $@
 
 .venv/dev: .venv/base

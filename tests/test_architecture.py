@@ -42,7 +42,8 @@ ALLOWED = {
         "data",
         "engine",
     },
-    "api": {"errors", "problem", "scenario", "planner", "models", "engine", "runs"},
+    "distributed": {"errors", "files", "problem", "scenario", "engine", "runs"},
+    "api": {"errors", "problem", "scenario", "planner", "models", "engine", "runs", "distributed"},
     "experiments": {
         "errors",
         "files",
@@ -68,6 +69,7 @@ ALLOWED = {
         "models",
         "data",
         "runs",
+        "distributed",
         "api",
         "experiments",
         "report",
@@ -77,7 +79,9 @@ ALLOWED = {
 }
 #: Third-party packages and the only parts that may import them.
 CONFINED = {
-    "torch": {"models", "data", "engine", "runs", "experiments"},
+    "torch": {"models", "data", "engine", "distributed", "runs", "experiments"},
+    "grpc": {"distributed"},
+    "google": {"distributed"},
     "safetensors": {"engine"},
     "filelock": {"runs"},
     "pooch": {"data"},

@@ -7,7 +7,7 @@ result = hsfl.plan(scenario)
 print(result.cuts, result.intervals, result.objective_s, result.gap)
 """
 
-from hsfl.api import backend, compare, estimate, evaluate, load_scenario, plan, resume, train
+from hsfl.api import backend, compare, estimate, evaluate, load_scenario, plan, resume, run, train
 from hsfl.errors import HsflError
 from hsfl.planner.result import Evaluation, PlanResult
 from hsfl.problem.plan import Plan
@@ -35,6 +35,7 @@ __all__ = [
     "load_scenario",
     "plan",
     "resume",
+    "run",
     "scenario_names",
     "train",
 ]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hsfl.problem.problem import Constants
     from hsfl.problem.strategy import Strategy
     from hsfl.runs.callback import Callback
+    from hsfl.runs.executor import Executor
     from hsfl.runs.reading import Run
 
 
@@ -167,6 +168,33 @@ def train(
     return start(scenario, _path(out), strategy=strategy, callbacks=callbacks, data_folder=_path(data))
 
 
+def run(
+    scenario: Scenario | str | Path,
+    *,
+    cluster: str = "local",
+    strategy: str | Strategy | None = None,
+    callbacks: Sequence[Callback] = (),
+    out: str | Path | None = None,
+    data: str | Path | None = None,
+    token: str | Path | None = None,
+    certificates: str | Path | None = None,
+) -> Run:
+    """Run a scenario on machines into a run folder, like `train`, with measured times and the same weights.
+
+    This process is the coordinator. `cluster` is "local", for every entity and the fed server a process beside it, or
+    HOST:PORT, where it listens for machines that join (`hsfl node`); these need a `token`, a file with it, and/or
+    `certificates`, a folder that `hsfl certificates` wrote. Needs the extra "run".
+    """
+    scenario = _loaded(scenario)
+    if isinstance(strategy, str):
+        scenario, strategy = scenario.with_overrides({"strategy.name": strategy}), None
+    with _machines(scenario, cluster, _path(data), _path(token), _path(certificates)) as (scenario, executor):
+        from hsfl.runs.training import start
+
+        options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": _path(data)}
+        return start(scenario, _path(out), executor=executor, **options)
+
+
 def resume(
     folder: str | Path,
     overrides: Mapping[str, Any] | None = None,
@@ -174,10 +202,14 @@ def resume(
     strategy: Strategy | None = None,
     callbacks: Sequence[Callback] = (),
     data: str | Path | None = None,
+    cluster: str | None = None,
+    token: str | Path | None = None,
+    certificates: str | Path | None = None,
 ) -> Run:
     """Go on with a run from its last checkpoint; `overrides` may change when it ends (stopping.rounds and the like).
 
-    A run with a strategy object of your own needs it again here.
+    A run with a strategy object of your own needs it again here. `cluster`, `token` and `certificates` are those of
+    `run`; without a cluster it goes on in this process.
     """
     _check_extra()
     from hsfl.runs import resuming
@@ -188,7 +220,33 @@ def resume(
         changed = scenario.with_overrides(overrides)
         resuming.check_same(scenario, changed, Path(folder))
         scenario = changed
-    return go_on(Path(folder), scenario, strategy=strategy, callbacks=callbacks, data_folder=_path(data) or data_folder)
+    data_folder = _path(data) or data_folder
+    options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": data_folder}
+    if cluster is None:
+        return go_on(Path(folder), scenario, **options)
+    with _machines(scenario, cluster, data_folder, _path(token), _path(certificates)) as (scenario, executor):
+        return go_on(Path(folder), scenario, executor=executor, **options)
+
+
+@contextmanager
+def _machines(
+    scenario: Scenario, cluster: str, data_folder: Path | None, token: Path | None, certificates: Path | None
+) -> Iterator[tuple[Scenario, Executor]]:
+    """The machines of a run, and its scenario as they train it."""
+    _check_extra()
+    from hsfl.distributed.cluster import joined
+    from hsfl.distributed.local import LocalCluster
+
+    def notify(text: str) -> None:
+        warnings.warn(text, stacklevel=2)
+
+    if cluster == "local":
+        scenario = scenario.with_overrides({"execution.device": "cpu"})
+        with LocalCluster(scenario, data_folder, notify) as local:
+            yield scenario, local
+    else:
+        with joined(scenario, cluster, token, certificates, notify) as others:
+            yield scenario, others
 
 
 def estimate(

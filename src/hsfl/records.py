@@ -53,7 +53,9 @@ class RoundRecord(Record):
 
     round: Count
     time_s: float
-    """Simulated seconds since the start."""
+    """Seconds since the start: simulated, or measured on machines."""
+    planned_s: float | None = None
+    """Where they were measured: the seconds that the plan says."""
     bytes: dict[str, Count] = {}
     """Sent since the start, by TIER.LINK."""
     loss: float | None = None
@@ -159,6 +161,8 @@ class Environment(Record):
     strategy: str | None = None
     scenario_folder: str | None = None
     data_folder: str | None = None
+    cluster: str | None = None
+    """The machines that it ran on; None: simulated in one process."""
 
 
 class ScheduleRecord(Record):
@@ -203,6 +207,7 @@ class AlgorithmRecord(Record):
 
     schedule: ScheduleRecord
     time_s: float
+    planned_s: float | None = None
     bits: dict[str, Count]
     estimate: EstimateRecord
     constants: ConstantsRecord

@@ -108,8 +108,8 @@ def train(
         "stopping.until_loss": until_loss,
         "stopping.until_converged": until_converged or None,
         "strategy.name": strategy,
-        "strategy.cuts": _numbers(cuts, "--cuts"),
-        "strategy.intervals": _numbers(intervals, "--intervals"),
+        "strategy.cuts": numbers(cuts, "--cuts"),
+        "strategy.intervals": numbers(intervals, "--intervals"),
         "training.averaging": averaging,
         "execution.backend": backend,
         "execution.device": device,
@@ -121,12 +121,12 @@ def train(
         raise HsflError("name a scenario to train (hsfl scenarios), or a run to go on with: --resume DIR")
     if resume is not None and out is not None:
         raise HsflError("--out and --resume exclude each other; a resumed run stays in its folder")
-    callbacks: list[Callback] = [_live()]
+    callbacks: list[Callback] = [live()]
     if tensorboard:
         from hsfl.runs.tensorboard import TensorBoard
 
         callbacks.append(TensorBoard())
-    with may_get_lost(), warnings_in_one_line(), _interrupts_that_say_how_to_go_on():
+    with may_get_lost(), warnings_in_one_line(), interrupts_that_say_how_to_go_on():
         if resume is None:
             assert scenario is not None
             loaded = api.load_scenario(scenario, overrides)
@@ -227,7 +227,7 @@ def get_data(
     show(f"{name} is in {download.get(name, data)}")
 
 
-def _numbers(text: str | None, option: str) -> list[int] | None:
+def numbers(text: str | None, option: str) -> list[int] | None:
     if text is None:
         return None
     try:
@@ -237,7 +237,7 @@ def _numbers(text: str | None, option: str) -> list[int] | None:
 
 
 @contextmanager
-def _interrupts_that_say_how_to_go_on() -> Iterator[None]:
+def interrupts_that_say_how_to_go_on() -> Iterator[None]:
     """Print the message of an interrupt: typer would catch the interrupt and keep the message to itself."""
     try:
         yield
@@ -247,7 +247,7 @@ def _interrupts_that_say_how_to_go_on() -> Iterator[None]:
         raise SystemExit(130) from None
 
 
-def _live() -> Callback:
+def live() -> Callback:
     from hsfl.report.live import LiveLine
 
     return LiveLine()

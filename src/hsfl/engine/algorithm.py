@@ -64,6 +64,7 @@ class _Pending:
 
     round: int
     time_s: float
+    planned_s: float | None
     bytes: dict[str, int]
     losses: torch.Tensor
     averages: list[tuple[Average, torch.Tensor]]
@@ -129,7 +130,8 @@ class Algorithm:
             averages.append((average, backend.drift(average.tier)))
             backend.average(average.tier)
             self.clock.average(plan.cuts, average.tier)
-        return _Pending(schedule.round, self.clock.time_s, self.clock.bytes, losses, averages)
+        clock = self.clock
+        return _Pending(schedule.round, clock.time_s, clock.planned_s, clock.bytes, losses, averages)
 
     def _finished(self, pending: list[_Pending]) -> Iterator[RoundRecord]:
         """Records with their numbers fetched from the device, all at once; DivergedError at a loss that is not one."""
@@ -152,6 +154,7 @@ class Algorithm:
             yield RoundRecord(
                 round=one.round,
                 time_s=one.time_s,
+                planned_s=one.planned_s,
                 bytes=one.bytes,
                 loss=float(row.mean()),
                 losses=row.tolist(),
@@ -258,6 +261,7 @@ class Algorithm:
         return AlgorithmRecord(
             schedule=self.schedule.state(),
             time_s=self.clock.time_s,
+            planned_s=self.clock.planned_s,
             bits=self.clock.bits,
             estimate=self.estimate.state(),
             constants=record_constants(self.problem.constants),
@@ -267,6 +271,7 @@ class Algorithm:
     def restore(self, state: AlgorithmRecord) -> None:
         self.schedule.restore(state.schedule, self.task.problem.system.codes_named(state.schedule.codes))
         self.clock.time_s, self.clock.bits = state.time_s, dict(state.bits)
+        self.clock.planned_s = state.planned_s
         self.estimate = Estimate.from_state(state.estimate)
         self.guard.restore(state.guard)
         self.problem = replace(self.task.problem, constants=recorded_constants(state.constants))

@@ -18,7 +18,7 @@ from torch import nn
 
 from hsfl.engine import saving
 from hsfl.engine.averaging import UNSENT, AveragingRule, averaging_rule
-from hsfl.engine.checks import checked_batch, checked_cuts, checked_dtype, checked_layers
+from hsfl.engine.checks import checked_batch, checked_clients, checked_cuts, checked_dtype, checked_layers
 from hsfl.engine.coded_averages import all_finite, check_unsent
 from hsfl.engine.entity import State
 from hsfl.engine.evaluating import evaluated, in_batches
@@ -28,13 +28,10 @@ from hsfl.engine.optimizer import Optimizer
 from hsfl.engine.per_client import with_clients
 from hsfl.engine.precision import PRECISIONS
 from hsfl.engine.probe import Measurement, VirtualModel, measure
-from hsfl.engine.training_data import Batch, TrainingData
+from hsfl.engine.training_data import Batch, Draws, TrainingData
 from hsfl.errors import HsflError, ScenarioError
 from hsfl.problem.codes import GivenCodes, LinkCodes
 from hsfl.problem.topology import Topology, tier_layers, tier_of
-
-#: Rounds whose mini-batches are drawn at once.
-_DRAWN_AT_ONCE = 64
 
 
 class Backend(ABC):
@@ -90,7 +87,7 @@ class Backend(ABC):
         self._averaged_at = [0] * len(self._layers)
         """The round each layer was last averaged in, or left a tier with one entity."""
         self._evaluated: nn.ModuleList | None = None
-        self._drawn: tuple[int, torch.Tensor] | None = None
+        self._draws: Draws | None = None
 
     @property
     def num_tiers(self) -> int:
@@ -110,14 +107,15 @@ class Backend(ABC):
 
         `clients` are those who take part: all of them. On CUDA the losses may still be on their way.
         """
-        if clients is not None and list(clients) != list(range(self.num_clients)):
-            raise HsflError(f"clients {clients}: all {self.num_clients} of them have to take part, in order")
-        block = self.round // _DRAWN_AT_ONCE
-        if self._drawn is None or self._drawn[0] != block:
-            self._drawn = block, self._data().draws(block * _DRAWN_AT_ONCE, _DRAWN_AT_ONCE)
-        losses = self._round_from(self._drawn[1][self.round - block * _DRAWN_AT_ONCE])
+        checked_clients(clients, self.num_clients)
+        losses = self._round_from(self.drawn())
         self.round += 1
         return losses
+
+    def drawn(self) -> torch.Tensor:
+        """What every client draws in this round."""
+        self._draws = self._draws or Draws(self._data())
+        return self._draws.of(self.round)
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """One round on a mini-batch per client, (N, b, ...) and (N, b, ...): the losses (N,) before the update."""
@@ -235,8 +233,8 @@ class Backend(ABC):
     def check_sent(self) -> None:
         """DivergedError if what an entity sent to a coded average was not finite; waits for the device.
 
-        Coding leaves NaN of it unsent, with the entity and with the fed server, so that it can be asked for later: an
-        average asks at once on a CPU; where results are on their way, whoever reads them does.
+        Coding leaves NaN of it unsent, with entity and fed server: an average asks at once on a CPU; where results are
+        on their way, whoever reads them does.
         """
         for tier, clients in enumerate(self.topology.clients):
             if not all_finite(left for row in self._unsent(tier) for left in row.values()):
@@ -271,8 +269,8 @@ class Backend(ABC):
     def save(self, path: str | Path) -> None:
         """Write everything to a file (safetensors): cuts, round and what every entity holds.
 
-        Keys are "state.TIER.ENTITY.LAYER.NAME", "slot.TIER.ENTITY.SLOT.LAYER.NAME", "last.TIER.LAYER.NAME" and, for
-        the fed server, "unsent.TIER.LAYER.NAME".
+        Keys: "state.TIER.ENTITY.LAYER.NAME", "slot.TIER.ENTITY.SLOT.LAYER.NAME", "last.TIER.LAYER.NAME" and
+        "unsent.TIER.LAYER.NAME", the fed server's.
         """
         about = {
             "cuts": self.cuts,
@@ -293,6 +291,9 @@ class Backend(ABC):
             for tier, layers in enumerate(tier_layers(cuts, len(self._layers)))
         ]
         saving.check(path, tensors, saving.expected(self._layers, tiers))
+        self._take(cuts, about, tensors)
+
+    def _take(self, cuts: Sequence[int], about: saving.About, tensors: Mapping[str, torch.Tensor]) -> None:
         self.move(cuts)
         self._averaged_at = list(about.averaged_at)
         self._resume(about.round, about.seed)
@@ -314,7 +315,7 @@ class Backend(ABC):
 
     def _resume(self, round_: int, seed: int) -> None:
         """Go on after a round of a run with this seed."""
-        self.round, self.seed, self._drawn = round_, seed, None
+        self.round, self.seed = round_, seed
 
     def _slots(self, tier: int) -> tuple[str, ...]:
         """What is kept beside every parameter: the optimiser's state, the averaging rule's, and what is unsent."""

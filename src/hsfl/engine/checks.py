@@ -48,6 +48,22 @@ def checked_layers(layers: Iterable[nn.Module]) -> list[nn.Module]:
     return found
 
 
+def checked_cuts(cuts: Sequence[int], tiers: int, layers: int) -> tuple[int, ...]:
+    """Cuts of so many layers for so many tiers; ScenarioError where they are none."""
+    cuts = tuple(int(c) for c in cuts)
+    if len(cuts) != tiers - 1:
+        raise ScenarioError(f"cuts {list(cuts)}: {tiers} tiers need {tiers - 1} cuts")
+    if list(cuts) != sorted(cuts) or cuts[0] < 1 or cuts[-1] > layers:
+        raise ScenarioError(f"cuts {list(cuts)}: they must not fall and lie between 1 and {layers}")
+    return cuts
+
+
+def checked_clients(clients: Sequence[int] | None, count: int) -> None:
+    """HsflError unless all clients take part."""
+    if clients is not None and list(clients) != list(range(count)):
+        raise HsflError(f"clients {clients}: all {count} of them have to take part, in order")
+
+
 def checked_batch(inputs: torch.Tensor, targets: torch.Tensor, clients: int) -> None:
     """HsflError unless there is a mini-batch for every client."""
     for name, value in (("inputs", inputs), ("targets", targets)):
@@ -67,13 +83,3 @@ def checked_batch(inputs: torch.Tensor, targets: torch.Tensor, clients: int) -> 
 
 def _shape(shape: Sequence[int]) -> str:
     return f"({', '.join(map(str, shape))})"
-
-
-def checked_cuts(cuts: Sequence[int], tiers: int, layers: int) -> tuple[int, ...]:
-    """Cuts for so many tiers and layers; tiers may be empty."""
-    cuts = tuple(int(c) for c in cuts)
-    if len(cuts) != tiers - 1:
-        raise ScenarioError(f"cuts {list(cuts)}: {tiers} tiers need {tiers - 1} cuts")
-    if list(cuts) != sorted(cuts) or cuts[0] < 1 or cuts[-1] > layers:
-        raise ScenarioError(f"cuts {list(cuts)}: they must not fall and lie between 1 and {layers}")
-    return cuts

@@ -28,8 +28,12 @@ class Clock(Protocol):
     """Since the start."""
     bits: dict[str, int]
     """What crossed every link since the start, by "TIER.LINK"."""
-    problem: Problem
-    """With the machines of the moment."""
+    planned_s: float | None
+    """Where `time_s` is measured: what the plan says it takes."""
+
+    @property
+    def problem(self) -> Problem:
+        """With the machines of the moment."""
 
     @property
     def bytes(self) -> dict[str, int]: ...
@@ -51,6 +55,7 @@ class SimulatedClock:
     bits: dict[str, int] = field(default_factory=dict)
     """What crossed every link, by "TIER.LINK": up and down carry activations, gradients and moved layers, fed_up and
     fed_down sub-models."""
+    planned_s: float | None = None
 
     def __post_init__(self) -> None:
         tiers = self.problem.system.tiers

@@ -7,41 +7,24 @@ from typing import Any
 
 import torch
 
-from hsfl.engine.averaging import Tensors
-from hsfl.engine.backend import Backend
 from hsfl.engine.coded_averages import send
-from hsfl.engine.entity import Entity, LayerCopy, State
+from hsfl.engine.entities import EntityBackend, drift, mean
+from hsfl.engine.entity import LayerCopy, State
 from hsfl.engine.precision import arithmetic
 from hsfl.problem.codes import LinkCodes
 
 
-class ReferenceBackend(Backend):
+class ReferenceBackend(EntityBackend):
     """Algorithm 1, line by line. `entities[m][j]` is a machine of tier m."""
-
-    together = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.entities = [
-            [
-                Entity(
-                    clients,
-                    [self._new_copy(layer, tier) for layer in layers],
-                    self.averaging if self.topology.averaged[tier] else None,
-                    self.links[tier].average if self.coded[tier] else None,
-                    lowest=tier == 0,
-                    seed=self.seed,
-                    device=self.device,
-                    dtype=self.dtype,
-                    precision=self.precision,
-                )
-                for clients in self.topology.clients[tier]
-            ]
-            for tier, layers in enumerate(self._tier_layers())
+            [self.new_entity(tier, number) for number in range(count)]
+            for tier, count in enumerate(self.topology.entities)
         ]
-        self.unsent: dict[int, Tensors] = {}
+        self.unsent = self.server_unsent(self.cuts)
         """What the fed server has left unsent of layers whose averages are coded."""
-        self._keep_unsent()
 
     def _round(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         sent = dict(enumerate(self._inputs(inputs)))
@@ -71,8 +54,7 @@ class ReferenceBackend(Backend):
     def _average(self, tier: int, layers: Sequence[int], rounds: int) -> None:
         """The fed server's part: every entity contributes, all adopt the mean weighted by clients."""
         entities, shares = self.entities[tier], [float(share) for share in self.topology.shares[tier]]
-        contributed = [entity.contribute(layers) for entity in entities]
-        average = [_weighted(list(zip(shares, same, strict=True))) for same in zip(*contributed, strict=True)]
+        average = mean(shares, [entity.contribute(layers) for entity in entities])
         if self.coded[tier]:
             average = send(self.links[tier].average, average, [self.unsent[layer] for layer in layers])
         for entity in entities:
@@ -96,33 +78,11 @@ class ReferenceBackend(Backend):
                     for layer in range(len(after))
                     if after[layer] == new
                 ]
-        self._keep_unsent()
-
-    def _keep_unsent(self) -> None:
-        """What the fed server has left unsent goes with its layer where averages are coded there too."""
-        self.unsent = {
-            layer: self.unsent.get(layer, [torch.zeros_like(p) for p in self._layers[layer].parameters()])
-            for layer, tier in enumerate(self._tier_by_layer())
-            if self.coded[tier]
-        }
+        self.unsent = self.server_unsent(self.cuts, self.unsent)
 
     def _moved(self, layer: int, old: int, new: int, entity: int, held: list[list[dict[int, LayerCopy]]]) -> LayerCopy:
-        """A layer for its new host: the mean over the host's clients of their copies, slots alike.
-
-        What the hosts last had in common is the same in all copies; that of one entity is what it has.
-        """
         part = self.topology.part(new, old)[entity]
-        sources = [(float(share), held[old][j][layer]) for j, share in enumerate(part) if share]
-        found = self._new_copy(layer, new)
-        for read in (LayerCopy.state, LayerCopy.named_slots):
-            for key, tensor in read(found).items():
-                copies = [(share, values[key]) for share, values in ((s, read(c)) for s, c in sources) if key in values]
-                if copies:
-                    tensor.copy_(_weighted(copies) if tensor.is_floating_point() else copies[0][1])
-        source = sources[0][1]
-        for last, value in zip(found.last, source.last or source.module.parameters(), strict=False):
-            last.copy_(value)
-        return found
+        return self.moved(layer, new, [(float(share), held[old][j][layer]) for j, share in enumerate(part) if share])
 
     def _last(self, tier: int) -> list[State]:
         if not self._keeps_last(tier):
@@ -140,16 +100,10 @@ class ReferenceBackend(Backend):
         return [State((f"{n}.{name}", tensor) for (n, name), tensor in zip(named, unsent, strict=True))]
 
     def drift(self, tier: int) -> torch.Tensor:
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        shares = [float(share) for share in self.topology.shares[tier]]
-        for layer in range(len(self.entities[tier][0].layers)):
-            copies = [entity.layers[layer].module.parameters() for entity in self.entities[tier]]
-            for same in zip(*copies, strict=True):
-                weighted = [(share, p.detach().double()) for share, p in zip(shares, same, strict=True)]
-                mean = _weighted(weighted)
-                for share, weight in weighted:
-                    total += share * (weight - mean).square().sum()
-        return total
+        copies = [
+            [p.detach() for layer in entity.layers for p in layer.module.parameters()] for entity in self.entities[tier]
+        ]
+        return drift([float(share) for share in self.topology.shares[tier]], copies, self.device)
 
     def _held(self, tier: int, entity: int) -> tuple[State, State]:
         return self.entities[tier][entity].state()
@@ -160,15 +114,3 @@ class ReferenceBackend(Backend):
             entity.seed = seed
             for layer in entity.layers:
                 layer.resume(round_)
-
-    def _new_copy(self, layer: int, tier: int) -> LayerCopy:
-        own = [slot for slot in self._slots(tier) if slot not in self.optimizer.slots]
-        keeps_last = self._keeps_last(tier)
-        return LayerCopy(layer, self._layers[layer], self.optimizer, self.round, own_slots=own, keeps_last=keeps_last)
-
-
-def _weighted(copies: Sequence[tuple[float, torch.Tensor]]) -> torch.Tensor:
-    """The weighted mean, summed in order; of one copy alone, the copy to the bit."""
-    if len(copies) == 1:
-        return copies[0][1]
-    return torch.stack([share * tensor for share, tensor in copies]).sum(0)

@@ -36,6 +36,17 @@ def save(path: str | Path, tensors: Mapping[str, torch.Tensor], metadata: Mappin
         raise OSError(number := int(found[1]), os.strerror(number), str(path)) from None
 
 
+def tensors(path: Path) -> dict[str, torch.Tensor]:
+    """What `save` wrote; OSError or ValueError where it is not as it was written."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+
+
 def write(path: str | Path, about: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
     """Write tensors and a JSON description. The file is not there in one piece before this returns."""
     save(path, tensors, {"hsfl": json.dumps(about)})

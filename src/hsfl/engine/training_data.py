@@ -35,3 +35,20 @@ class TrainingData(Protocol):
     def test_batches(self) -> Iterable[Batch]:
         """The test data once."""
         ...
+
+
+#: Rounds whose draws are made together.
+_AT_ONCE = 64
+
+
+class Draws:
+    """What every client draws in a round, made for many rounds at once."""
+
+    def __init__(self, data: TrainingData) -> None:
+        self._data, self._first, self._block = data, -1, torch.empty(0)
+
+    def of(self, round_: int) -> torch.Tensor:
+        first = round_ - round_ % _AT_ONCE
+        if first != self._first:
+            self._first, self._block = first, self._data.draws(first, _AT_ONCE)
+        return self._block[round_ - first]

@@ -72,8 +72,9 @@ class LiveLine(Callback):
     def on_end(self, summary: Summary) -> None:
         self._stop()
         self._print(
-            f"Ended by {summary.ended} after {summary.rounds:,} rounds and {format_seconds(summary.time_s)} "
-            f"simulated ({format_seconds(summary.wall_s or 0.0)} here): accuracy {summary.accuracy:.2%}, best "
+            f"Ended by {summary.ended} after {summary.rounds:,} rounds and "
+            f"{_time(summary.time_s, self.record.planned_s if self.record else None)} "
+            f"({format_seconds(summary.wall_s or 0.0)} here): accuracy {summary.accuracy:.2%}, best "
             f"{summary.best_accuracy:.2%}"
         )
         self._print(f"Look at it with  hsfl report {self.folder}")
@@ -89,7 +90,7 @@ class LiveLine(Callback):
         record = self.record
         if record is None:
             return ""
-        parts = [f"round {record.round:,}", f"{format_seconds(record.time_s)} simulated"]
+        parts = [f"round {record.round:,}", _time(record.time_s, record.planned_s)]
         if record.loss is not None:
             parts.append(f"loss {record.loss:.3f}")
         if self.accuracy is not None:
@@ -111,3 +112,9 @@ class LiveLine(Callback):
     def _stop(self) -> None:
         if self.live:
             self.live.stop()
+
+
+def _time(seconds: float, planned_s: float | None) -> str:
+    """Of the simulation, or as machines took it."""
+    shown = format_seconds(seconds)
+    return f"{shown} simulated" if planned_s is None else f"{shown} measured, {format_seconds(planned_s)} planned"

@@ -37,9 +37,18 @@ class Prepared:
     device: torch.device
 
 
-def prepare(scenario: Scenario, strategy: Strategy | None = None, data_folder: Path | None = None) -> Prepared:
-    """Build everything; ScenarioError names what is wrong before anything is trained."""
+def prepare(
+    scenario: Scenario,
+    strategy: Strategy | None = None,
+    data_folder: Path | None = None,
+    backend: type[Backend] | None = None,
+) -> Prepared:
+    """Build everything; ScenarioError names what is wrong before anything is trained.
+
+    `backend` is used instead of the scenario's.
+    """
     spec, training, execution = scenario.spec, scenario.spec.training, scenario.spec.execution
+    backend = backend or BACKENDS[execution.backend]
     if spec.data is None:
         raise ScenarioError(
             f'{scenario.source}: data is missing; add a section [data] with name = "mnist-mini" or another, or give '
@@ -69,8 +78,8 @@ def prepare(scenario: Scenario, strategy: Strategy | None = None, data_folder: P
         _check(layers, problem, dataset)
         size = min(2, training.batch_size)
         some = feed.samples((torch.arange(2 * size, device=device) % len(targets)).view(2, size))
-        check_by_client(layers, *some, device, together=execution.backend == "stacked")
-        backend = BACKENDS[execution.backend](
+        check_by_client(layers, *some, device, together=backend.together)
+        made = backend(
             layers,
             [hosts.tolist() for hosts in problem.system.hosts],
             list(range(1, len(spec.tiers))),
@@ -100,7 +109,7 @@ def prepare(scenario: Scenario, strategy: Strategy | None = None, data_folder: P
     if targets.ndim == 1:
         counts = label_counts(parts, targets, dataset.num_classes)
         labels = Labels(labels=[str(k) for k in range(dataset.num_classes)], counts=counts.tolist())
-    return Prepared(task, backend, labels, device)
+    return Prepared(task, made, labels, device)
 
 
 def choose_device(name: str) -> torch.device:

@@ -80,6 +80,17 @@ def origin(scenario: Scenario, run: str) -> OriginRecord:
     return OriginRecord(run=run, hsfl=__version__, fields=_fixed(scenario), files=_checksums(scenario))
 
 
+def fingerprint(scenario: Scenario) -> str:
+    """A checksum of all that machines that train together must have in common: not who plans, nor until when."""
+    fields = {
+        field: value
+        for field, value in _fixed(scenario).items()
+        if field.split(".")[0] in ("seed", "model", "training", "data", "tiers") or field == "execution.precision"
+    }
+    text = json.dumps([__version__, fields, _checksums(scenario)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def check_origin(path: Path, then: OriginRecord, now: OriginRecord, warn: Callable[[str], None]) -> None:
     """HsflError unless a checkpoint, `path`, is of this run, with everything its results depend on as it was."""
     if then.run != now.run:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import platform
 import secrets
-import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,8 +22,10 @@ from hsfl.engine.checkpoint import Checkpoints
 from hsfl.errors import DivergedError, HsflError
 from hsfl.files import remedy, unfinished
 from hsfl.problem.strategy import Strategy
-from hsfl.records import Environment, ForecastRecord, PlanRecord, RoundRecord, SessionRecord, Summary
+from hsfl.records import ForecastRecord, PlanRecord, RoundRecord, SessionRecord, Summary
 from hsfl.runs.callback import Callback, checked_callbacks
+from hsfl.runs.environment import environment
+from hsfl.runs.executor import Executor
 from hsfl.runs.forecasting import forecast
 from hsfl.runs.interrupting import InterruptedRun, stops_politely
 from hsfl.runs.preparing import Prepared, prepare
@@ -37,7 +37,6 @@ from hsfl.runs.writing import CHECKPOINTS, METRICS, PLANS, SCENARIO, RunFolder, 
 from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.template import scenario_text
 from hsfl.theory.latency import round_latency
-from hsfl.version import __version__
 
 #: The most rounds between two looks at the device, so that what is shown is never old.
 _ROUNDS_AT_ONCE = 50
@@ -50,17 +49,18 @@ def start(
     strategy: Strategy | None = None,
     callbacks: Sequence[Callback] = (),
     data_folder: Path | None = None,
+    executor: Executor | None = None,
 ) -> Run:
     """Train from the beginning into a new folder, by default the next free runs/SCENARIO-STRATEGY-N."""
     if out is not None:
         check_free(out)
-    prepared = prepare(scenario, strategy, data_folder)
+    prepared = prepare(scenario, strategy, data_folder, None if executor is None else executor.backend)
     run = secrets.token_hex(8)
-    session = _Session(scenario, prepared, callbacks, run)
+    session = _Session(scenario, prepared, callbacks, run, executor)
     records = session.begin()
     contents = {
         SCENARIO: scenario_text(scenario.raw).encode(),
-        "environment.json": _environment(prepared, scenario, data_folder, run).to_file(),
+        "environment.json": environment(prepared, scenario, data_folder, run, executor).to_file(),
     }
     if prepared.labels is not None:
         contents["labels.json"] = prepared.labels.to_file()
@@ -76,13 +76,14 @@ def resume(
     strategy: Strategy | None = None,
     callbacks: Sequence[Callback] = (),
     data_folder: Path | None = None,
+    executor: Executor | None = None,
 ) -> Run:
     """Go on with a run from its last checkpoint; `scenario` is the folder's, its stopping rules perhaps changed."""
     with closing(RunFolder(path)) as folder:
         folder.lock()
-        prepared = prepare(scenario, strategy, data_folder)
+        prepared = prepare(scenario, strategy, data_folder, None if executor is None else executor.backend)
         check_strategy(path, prepared.task.strategy.name)
-        session = _Session(scenario, prepared, callbacks, run_id(path))
+        session = _Session(scenario, prepared, callbacks, run_id(path), executor)
         records: Iterable[RoundRecord | PlanRecord] = ()
         if not session.load(folder):  # it never came to a checkpoint
             records = session.begin()
@@ -99,12 +100,19 @@ class _Session:
     folder: RunFolder
     checkpoints: Checkpoints
 
-    def __init__(self, scenario: Scenario, prepared: Prepared, callbacks: Sequence[Callback], run: str) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        prepared: Prepared,
+        callbacks: Sequence[Callback],
+        run: str,
+        executor: Executor | None,
+    ) -> None:
         self.scenario, self.prepared, self.callbacks = scenario, prepared, checked_callbacks(callbacks)
         self.stopping, self.execution = scenario.spec.stopping, scenario.spec.execution
         self.origin = origin(scenario, run)
         self.backend = prepared.backend
-        self.algorithm = Algorithm(self.backend, prepared.task)
+        self.algorithm = Algorithm(self.backend, prepared.task, None if executor is None else executor.begin(prepared))
         self.accuracies: list[float] = []
         """The accuracies of the evaluations that are due every so many rounds."""
         self.past: list[float] = []
@@ -318,21 +326,3 @@ class _Session:
 
 def _next(round_: int, every: int) -> int:
     return (round_ // every + 1) * every
-
-
-def _environment(prepared: Prepared, scenario: Scenario, data_folder: Path | None, run: str) -> Environment:
-    device = prepared.device
-    return Environment(
-        run=run,
-        hsfl=__version__,
-        python=platform.python_version(),
-        torch=str(torch.__version__),
-        numpy=np.__version__,
-        platform=platform.platform(),
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        threads=torch.get_num_threads(),
-        command=sys.argv,
-        strategy=prepared.task.strategy.name,
-        scenario_folder=None if scenario.folder is None else str(scenario.folder.resolve()),
-        data_folder=None if data_folder is None else str(data_folder.resolve()),
-    )

@@ -1,0 +1,205 @@
+"""The commands that run a scenario on machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hsfl import api
+from hsfl.cli.common import (
+    AveragingOption,
+    CodeOption,
+    DebugOption,
+    ScenarioArgument,
+    SetOption,
+    app,
+    overridden,
+    show,
+    usable,
+    warnings_in_one_line,
+)
+from hsfl.cli.output import may_get_lost
+from hsfl.cli.training import DataOption, interrupts_that_say_how_to_go_on, live, numbers
+from hsfl.cli.trust import TrustOption
+from hsfl.errors import HsflError
+from hsfl.scenario.reading import read_scenario
+
+TokenOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", callback=usable, help="A file with the token that all machines of the run show."),
+]
+CertificatesOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        callback=usable,
+        help="A folder with authority.pem and this machine's NAME.pem and NAME.key (hsfl certificates): streams are "
+        "encrypted, and each machine proves its name.",
+    ),
+]
+
+
+@app.command()
+def run(
+    scenario: Annotated[
+        str | None, typer.Argument(help="A scenario file, or a built-in scenario by name (hsfl scenarios).")
+    ] = None,
+    local: Annotated[
+        bool, typer.Option("--local", help="Every machine a process of its own on this one, over real sockets.")
+    ] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Listen there for machines that join with hsfl node, instead of --local."
+        ),
+    ] = None,
+    token: TokenOption = None,
+    certificates: CertificatesOption = None,
+    rounds: Annotated[int | None, typer.Option(help="Train for so many rounds.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Who chooses cuts and intervals; see hsfl train.")] = None,
+    cuts: Annotated[str | None, typer.Option(metavar="4,7", help="After which layers to cut; see hsfl train.")] = None,
+    intervals: Annotated[
+        str | None, typer.Option(metavar="5,6,1", help="Rounds between averages, per tier; see hsfl train.")
+    ] = None,
+    averaging: AveragingOption = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights, partition and mini-batches.")] = None,
+    code: CodeOption = None,
+    set_: SetOption = None,
+    data: DataOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", callback=usable, help="The run's folder; default: the next free runs/NAME-STRATEGY-N."
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="DIR", callback=usable, help="Go on with a run from its last checkpoint.")
+    ] = None,
+    trust: TrustOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Run a scenario on machines: the coordinator here, every entity a process; measured times beside the planned."""
+    given: dict[str, Any] = {
+        "stopping.rounds": rounds,
+        "strategy.name": strategy,
+        "strategy.cuts": numbers(cuts, "--cuts"),
+        "strategy.intervals": numbers(intervals, "--intervals"),
+        "training.averaging": averaging,
+        "training.seed": seed,
+    }
+    overrides = overridden(given, code, set_)
+    if local == (listen is not None):
+        raise HsflError(
+            "say where to run: --local, every machine a process here, or --listen HOST:PORT for others to join"
+        )
+    where: dict[str, Any] = {"cluster": listen or "local", "token": token, "certificates": certificates}
+    if (resume is None) == (scenario is None):
+        raise HsflError("name a scenario to run (hsfl scenarios), or a run to go on with: --resume DIR")
+    if resume is not None and out is not None:
+        raise HsflError("--out and --resume exclude each other; a resumed run stays in its folder")
+    with may_get_lost(), warnings_in_one_line(), interrupts_that_say_how_to_go_on():
+        if resume is not None:
+            api.resume(resume, overrides, callbacks=[live()], data=data, **where)
+            return
+        assert scenario is not None
+        loaded = api.load_scenario(scenario, overrides)
+        if sys.stdout.isatty():
+            show(f"Preparing {loaded.name}: model, data and machines")
+        api.run(loaded, callbacks=[live()], out=out, data=data, **where)
+
+
+@app.command()
+def node(
+    scenario: ScenarioArgument,
+    name: Annotated[str, typer.Option(help="Who it is: a tier and a number from 1 on, such as edge-2, or fed.")],
+    parent: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="The machine above it; of the top ones and of fed, the coordinator."),
+    ],
+    fed: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The fed server; every machine but itself needs it.")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where it listens, if machines are below it, or for fed.")
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", callback=usable, help="Where it saves its part of the model; default: ./NAME."),
+    ] = None,
+    token: TokenOption = None,
+    certificates: CertificatesOption = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads it computes with; as many on all machines.")] = 1,
+    set_: SetOption = None,
+    data: DataOption = None,
+    trust: TrustOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Be one machine of a run: dial the parent, outbound only, and train until the run is over.
+
+    Its data stay here: it sends coded activations, the targets they belong to, and its part of the model.
+    """
+    loaded = api.load_scenario(scenario, overridden({"execution.device": device}, None, set_))
+    from hsfl.distributed.joining import join
+
+    with warnings_in_one_line():
+        join(
+            loaded,
+            name,
+            parent=parent,
+            fed=fed,
+            listen=listen,
+            folder=state or Path(name),
+            token=token,
+            certificates=certificates,
+            data_folder=data,
+            threads=threads,
+        )
+
+
+@app.command()
+def certificates(
+    scenario: ScenarioArgument,
+    out: Annotated[Path, typer.Option(metavar="DIR", callback=usable, help="The folder to make.")],
+    set_: SetOption = None,
+    debug: DebugOption = False,
+) -> None:
+    """Make certificates and a token for every machine of a scenario, with an authority of their own."""
+    loaded = api.load_scenario(scenario, overridden({}, None, set_))
+    from hsfl.distributed.certificates import write_certificates
+    from hsfl.distributed.places import COORDINATOR, Places
+
+    places = Places(loaded.system.topology, [tier.name for tier in loaded.spec.tiers])
+    names = [COORDINATOR, *places.nodes]
+    write_certificates(out, names)
+    show(
+        f"Wrote certificates of {len(names)} machines and a token to {out}: give each machine authority.pem, token and "
+        "the .pem and .key of its own name; authority.key signs others, so keep it to yourself"
+    )
+
+
+@app.command(hidden=True)
+def nursery() -> None:
+    """Start the machines of a local run, as its coordinator says on standard input."""
+    from hsfl.distributed.describing import describe
+    from hsfl.distributed.nursery import raise_machines
+    from hsfl.distributed.process import set_threads
+    from hsfl.distributed.security import Security
+
+    set_threads(1)
+    given = json.loads(sys.stdin.readline())
+    loaded = replace(
+        read_scenario(given["scenario"], api.profile_model),
+        folder=None if given["scenario_folder"] is None else Path(given["scenario_folder"]),
+    )
+    described = describe(loaded, None if given["data"] is None else Path(given["data"]))
+    if line := sys.stdin.readline():
+        wanted, folder = json.loads(line), Path(given["folder"])
+        raise_machines(described, wanted["names"], folder, wanted["coordinator"], Security(given["token"]))
+    os._exit(0)  # nobody waits for what is left of it

@@ -1,0 +1,206 @@
+"""The coordinator: commands all machines, and after every loss brings them back to where they were.
+
+Whatever is lost, the run goes on from the last position that all machines have saved: the commands since then are
+given again. They have the same effect each time, because what a client draws follows from seed, client and round.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+from hsfl import errors
+from hsfl.distributed import wire_pb2 as wire
+from hsfl.distributed.membership import (
+    Action,
+    Begin,
+    Choose,
+    Event,
+    Gone,
+    Heard,
+    Load,
+    Loaded,
+    Member,
+    Phase,
+    Prepare,
+    Run,
+    Saved,
+    Send,
+    Work,
+    after,
+)
+from hsfl.distributed.places import COORDINATOR, FED, Places
+from hsfl.errors import HsflError
+
+#: Seconds of waiting for machines before it is said, and said again.
+PATIENCE_S = 5.0
+Answer = tuple[wire.Done, dict[str, wire.Held]]
+"""What came back once all were done, and the states that came with it, by name."""
+
+
+class Transport(Protocol):
+    """Streams to the coordinator's children."""
+
+    def send(self, name: str, message: wire.Message) -> None: ...
+    def receive(self, timeout_s: float) -> Event | None: ...
+    def refuse(self, name: str, reason: str) -> None:
+        """End the stream of a child that sent what it may not."""
+
+
+class Mark(NamedTuple):
+    """Where the run stands at a position."""
+
+    round: int
+    cuts: tuple[int, ...]
+    seed: int
+
+
+class _LostSomeoneError(Exception):
+    """The command cannot be finished in this epoch."""
+
+
+class Coordinator:
+    """Gives commands one after the other. A position counts those that changed weights."""
+
+    def __init__(self, transport: Transport, places: Places, notify: Callable[[str], None]) -> None:
+        """`notify` hears who is waited for."""
+        self.places = places
+        self._transport, self._notify = transport, notify
+        self._member = Member(places.children(COORDINATOR), ())
+        self._absent: dict[str, Sequence[str]] = {}
+        self._work: list[Work] = []
+        self._number = 0
+
+    def start(self, mark: Mark, states: Mapping[str, wire.Tensors]) -> None:
+        """Begin a session: all that follows counts from the initial weights or, where given, from these states."""
+        self._states, self._session = states, secrets.token_hex(8)
+        self._journal: list[dict[str, Any]] = []
+        """The commands that changed weights since."""
+        self._marks = {0: mark}
+        """The positions in it that machines were told to save."""
+        self._at, self._given = 0, False
+        """The position that machines are at, and whether they were given the states."""
+        self._member = replace(self._member, phase=Phase.WAITING)  # a new epoch, in which all begin there
+        self._see(Saved(frozenset()))
+
+    def change(self, **body: Any) -> Answer:
+        """A command that changes weights."""
+        found = self.do(**body)
+        self._journal.append(body)
+        self._at = len(self._journal)
+        return found
+
+    def save(self, mark: Mark) -> None:
+        """Let all machines save their own state; they keep that of the last two times."""
+        position = len(self._journal)
+        self.do(save=wire.Save(position=position))
+        recent = [*(at for at in sorted(self._marks) if at), position][-2:]
+        self._marks = {at: known for at, known in {**self._marks, position: mark}.items() if at in (0, *recent)}
+
+    def do(self, **body: Any) -> Answer:
+        """A command, given again after every loss until all machines are done."""
+        while True:
+            try:
+                self._gather()
+                return self._ask(**body)
+            except _LostSomeoneError:
+                continue
+
+    def stop(self) -> None:
+        """Tell all machines that the run is over."""
+        for child in self._member.children:
+            self._transport.send(child, wire.Message(epoch=self._member.epoch, stop=wire.Stop()))
+
+    def waited_for(self) -> list[str]:
+        """Machines that are not there, as far as is known."""
+        found = [name for child in self._member.missing for name in self._absent.get(child) or [child]]
+        return sorted(dict.fromkeys(found))
+
+    def _gather(self) -> None:
+        """Wait until all machines are there, at the last position."""
+        since = time.monotonic()
+        while self._member.phase is not Phase.RUNNING:
+            self._pump()
+            if time.monotonic() - since > PATIENCE_S:
+                since = time.monotonic()
+                self._notify(f"waiting for {', '.join(self.waited_for()[:8]) or 'machines to get ready'}")
+        if self._at == 0 and self._states and not self._given:
+            held = [wire.Held(name=name, values=values) for name, values in self._states.items()]
+            self._ask(also=held, install=wire.Install())
+            self._given = True
+        while self._at < len(self._journal):
+            self._ask(**self._journal[self._at])
+            self._at += 1
+
+    def _ask(self, also: Sequence[wire.Held] = (), **body: Any) -> Answer:
+        """A command in this epoch; `also` is sent to the fed server."""
+        self._number += 1
+        epoch, awaited = self._member.epoch, set(self._member.children)
+        for child in awaited:
+            self._transport.send(child, wire.Message(epoch=epoch, number=self._number, **body))
+        for held in also:
+            self._transport.send(FED, wire.Message(epoch=epoch, number=self._number, held=held))
+        done, states = wire.Done(), {}
+        while awaited:
+            self._pump()
+            if self._member.epoch != epoch or self._member.phase is not Phase.RUNNING:
+                raise _LostSomeoneError
+            work, self._work = self._work, []
+            for name, message in ((one.name, one.message) for one in work):
+                if message.HasField("failed"):
+                    raise _error(message.failed)
+                if message.number != self._number:
+                    continue
+                if message.HasField("done"):
+                    awaited.discard(name)
+                    done.MergeFrom(message.done)
+                elif message.HasField("held") and name == FED:
+                    states[message.held.name] = message.held
+                else:
+                    self._transport.refuse(name, f"{message.WhichOneof('body')}, which nobody asked for")
+                    self._see(Gone(name))
+        return done, states
+
+    def _pump(self) -> None:
+        """Wait a moment for something to happen."""
+        if (event := self._transport.receive(1.0)) is not None:
+            if isinstance(event, Heard) and event.message.HasField("lost"):
+                self._absent[event.name] = list(event.message.lost.names)
+            elif isinstance(event, Gone):
+                self._absent.pop(event.name, None)
+            self._see(event)
+
+    def _see(self, event: Event) -> None:
+        self._member, actions = after(self._member, event, self._session)
+        for action in actions:
+            self._act(action)
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Send(name, message):
+                self._transport.send(name, message)
+            case Prepare():
+                self._work = []
+                self._see(Saved(frozenset(self._marks)))
+            case Choose(held):
+                self._at, self._given = max(held, default=0), False
+                mark = self._marks[self._at]
+                restore = wire.Restore(position=self._at, round=mark.round, cuts=mark.cuts, seed=mark.seed)
+                self._see(Begin(restore))
+            case Load():
+                self._see(Loaded())
+            case Work():
+                self._work.append(action)
+            case Run():
+                pass
+
+
+def _error(failed: wire.Failed) -> HsflError:
+    """What went wrong at a machine, as it would have been raised here."""
+    kind = getattr(errors, failed.error, HsflError)
+    if not (isinstance(kind, type) and issubclass(kind, HsflError)) or kind is errors.MissingExtraError:
+        kind = HsflError
+    return kind(f"{failed.name}: {failed.text}")

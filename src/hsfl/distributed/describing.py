@@ -1,0 +1,42 @@
+"""From a scenario to what every machine of its run has to know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hsfl.distributed.machines import Machines
+from hsfl.distributed.places import Places
+from hsfl.distributed.process import Description
+from hsfl.errors import HsflError, ScenarioError
+from hsfl.problem.plan import Plan
+from hsfl.problem.problem import Problem
+from hsfl.runs.preparing import Prepared, prepare
+from hsfl.runs.resuming import fingerprint
+from hsfl.scenario.scenario import Scenario
+
+
+class _Elsewhere:
+    """Who plans is the coordinator."""
+
+    name, replans, needs_constants = "coordinator", False, False
+
+    def propose(self, problem: Problem, current: Plan | None, round_: int) -> Plan:
+        raise HsflError("only the coordinator plans")
+
+
+def describe(scenario: Scenario, data_folder: Path | None) -> Description:
+    """What a machine has to know, made anew from the scenario."""
+    return described(scenario, prepare(scenario, _Elsewhere(), data_folder, Machines))
+
+
+def described(scenario: Scenario, prepared: Prepared) -> Description:
+    """The same of a scenario that is prepared already."""
+    assert isinstance(prepared.backend, Machines)
+    for tier in scenario.system.tiers:
+        if tier.codes.planned:
+            raise ScenarioError(
+                f"{scenario.source}: tiers.{tier.name}.code: machines cannot change codes while they run; write the "
+                'codes that hsfl plan chooses, such as "int4"'
+            )
+    tiers = [tier.name for tier in scenario.spec.tiers]
+    return Description(prepared.backend, Places(prepared.backend.topology, tiers), fingerprint(scenario))

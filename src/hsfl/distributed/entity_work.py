@@ -1,0 +1,233 @@
+"""An entity behind a wire: the same `engine.entity.Entity`, told what to do and fed by messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hsfl.distributed import wire_pb2 as wire
+from hsfl.distributed.membership import Send
+from hsfl.distributed.places import COORDINATOR, FED, Places
+from hsfl.distributed.saves import Saves
+from hsfl.distributed.shapes import Crossing
+from hsfl.distributed.tensors import (
+    WireError,
+    packed,
+    packed_by_name,
+    unpacked,
+    unpacked_by_name,
+)
+from hsfl.distributed.work import Work, packed_average, unpacked_average
+from hsfl.engine.averaging import Tensors
+from hsfl.engine.coded_averages import check_unsent
+from hsfl.engine.entities import EntityBackend
+from hsfl.engine.entity import Entity, LayerCopy
+from hsfl.engine.precision import arithmetic
+from hsfl.problem.topology import tier_of
+
+
+class EntityWork(Work):
+    """The part of one entity in commands."""
+
+    entity: Entity
+
+    def __init__(self, parts: EntityBackend, places: Places, name: str, saves: Saves, crossing: Crossing) -> None:
+        super().__init__(parts, places, name, saves)
+        self.tier, self.number = places.entities[name]
+        self.crossing = crossing
+        self._clients: set[int] = set()
+        """Whose gradients are still to come in this round."""
+        self._average: tuple[wire.Average, Tensors] | None = None
+        self._arriving: dict[int, dict[int, LayerCopy]] = {}
+        """Layers that move here, by layer and the entity that held them."""
+        self._came_from: list[int] = []
+        """The tiers of the layers before the move."""
+        self._compute_s = 0.0
+
+    def _make(self) -> None:
+        self.entity = self.parts.new_entity(self.tier, self.number)
+
+    def kept(self) -> dict[str, torch.Tensor]:
+        state, slots = self.entity.state()
+        of = f"{self.tier}.{self.number}"
+        found = {f"state.{of}.{key}": value for key, value in state.items()}
+        found |= {f"slot.{of}.{key}": value for key, value in slots.items()}
+        for layer in self.entity.layers:
+            found |= {f"last.{self.tier}.{key}": value for key, value in layer.named_last().items()}
+        return found
+
+    def _begin(self, kind: str, command: Any) -> list[Send]:
+        if kind == "round":
+            return self._round(command.round)
+        if kind == "average":
+            return self._contribute(command) if command.tier == self.tier else self._finish()
+        if kind == "move":
+            return self._move(tuple(command.cuts))
+        if kind == "save":
+            return self._save(command.position)
+        if kind == "install":
+            return [Send(FED, self._message(wanted=wire.Wanted()))]
+        held = self.kept() if command.all else dict(self.entity.state()[0])
+        values = wire.Held(name=self.name, values=packed_by_name(held))
+        return [Send(FED, self._message(held=values)), *self._finish()]
+
+    def _take_held(self, source: str, held: wire.Held) -> list[Send]:
+        if source != FED or held.name != self.name:
+            raise WireError(f"the state of {held.name[:60]}")
+        self._fill(unpacked_by_name(held.values, self.kept()))
+        return self._finish()
+
+    # --- rounds ---
+
+    def _round(self, round_: int) -> list[Send]:
+        if round_ != self.parts.round:
+            raise WireError(f"round {round_}, and {self.name} is at {self.parts.round}")
+        self._clients, self._compute_s = set(self.entity.clients), 0.0
+        sent = []
+        if self.tier == 0:
+            for client in self.entity.clients:
+                inputs, targets = self.parts._data().batch(self.parts.drawn()[client : client + 1])
+                sent += self._forward(client, self.parts._inputs(inputs)[0], packed(targets[0]))
+        return sent
+
+    def _take_activations(self, source: str, given: wire.Activations) -> list[Send]:
+        if given.client not in self._clients or source != self.places.host(self.tier - 1, given.client):
+            raise WireError(f"activations of client {given.client + 1}")
+        like = self.crossing.activations(self.parts.cuts[self.tier - 1])
+        values = unpacked(given.values, like, self.parts.links[self.tier - 1].up)
+        return self._forward(given.client, values, given.targets)
+
+    def _forward(self, client: int, received: torch.Tensor, targets: wire.Tensor) -> list[Send]:
+        parts = self.parts
+        with self._computing():
+            sent = self.entity.forward(client, received.to(parts.device), parts.round)
+        if self.places.parent(self.name) != COORDINATOR:
+            values = packed(sent, parts.links[self.tier].up)
+            up = wire.Activations(client=client, values=values, targets=targets)
+            return [Send(self.parent, self._message(activations=up))]
+        expected = unpacked(targets, self.crossing.targets).to(parts.device)
+        with self._computing():
+            loss, gradient = self.entity.loss(client, expected, parts.loss)
+        self._done.losses[client] = float(loss)
+        return self._backward(client, gradient)
+
+    def _take_gradients(self, source: str, given: wire.Gradients) -> list[Send]:
+        if given.client not in self._clients or source != self.parent:
+            raise WireError(f"gradients of client {given.client + 1}")
+        like = self.crossing.activations(self.parts.cuts[self.tier])
+        gradient = unpacked(given.values, like, self.parts.links[self.tier].down)
+        return self._backward(given.client, gradient.to(self.parts.device))
+
+    def _backward(self, client: int, gradient: torch.Tensor) -> list[Send]:
+        with self._computing():
+            passed = self.entity.backward(client, gradient)
+        self._clients.remove(client)
+        sent = []
+        if passed is not None:
+            down = wire.Gradients(client=client, values=packed(passed, self.parts.links[self.tier - 1].down))
+            sent.append(Send(self.places.host(self.tier - 1, client), self._message(gradients=down)))
+        if not self._clients:
+            with self._computing():
+                self.entity.step()
+            self.parts.round += 1
+            self._done.compute_s[self.name] = self._compute_s
+            self._finish()
+        return sent
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        start = time.perf_counter()
+        with arithmetic(self.parts.device, self.parts.precision):
+            yield
+        self._compute_s += time.perf_counter() - start
+
+    # --- averages ---
+
+    def _contribute(self, average: wire.Average) -> list[Send]:
+        contributed = self.entity.contribute(average.layers)
+        codec = self.entity.codec
+        if codec is not None:
+            check_unsent([self.entity.state()[1]], [self.entity.clients], codec.code)
+        self._average = average, contributed
+        values = packed_average(contributed, codec, self._sizes(average))
+        given = wire.Contribution(tier=self.tier, layers=average.layers, values=values)
+        return [Send(FED, self._message(contribution=given))]
+
+    def _take_mean(self, source: str, mean: wire.Mean) -> list[Send]:
+        if source != FED or self._average is None:
+            raise WireError("an average that nobody asked for")
+        average, contributed = self._average
+        values = unpacked_average(mean.values, contributed, self.entity.codec, self._sizes(average))
+        self._average = None
+        device = self.parts.device
+        self.entity.adopt(average.layers, [value.to(device) for value in values], average.rounds)
+        return self._finish()
+
+    def _sizes(self, average: wire.Average) -> list[int]:
+        return [len(list(layer.module.parameters())) for layer in self.entity.layers if layer.number in average.layers]
+
+    # --- moves ---
+
+    def _move(self, cuts: tuple[int, ...]) -> list[Send]:
+        before, self.parts.cuts = self.parts.cuts, cuts
+        layers = range(len(self.parts._layers))
+        self._came_from = [tier_of(before, layer) for layer in layers]
+        self._arriving = {layer: {} for layer in layers if tier_of(cuts, layer) == self.tier != self._came_from[layer]}
+        sent: list[Send] = []
+        for layer in self.entity.layers:
+            if (to := tier_of(cuts, layer.number)) != self.tier:
+                values = packed_by_name(_whole(layer))
+                message = self._message(
+                    moved_layer=wire.MovedLayer(layer=layer.number, entity=self.number, values=values)
+                )
+                sent += [Send(name, message) for name in self._towards(to)]
+        return [*sent, *self._if_moved()]
+
+    def _take_moved_layer(self, source: str, moved: wire.MovedLayer) -> list[Send]:
+        if moved.layer >= len(self._came_from) or source not in (self.parent, *self.children):
+            raise WireError(f"layer {moved.layer + 1}, which does not move")
+        old, new = self._came_from[moved.layer], tier_of(self.parts.cuts, moved.layer)
+        if new != self.tier:
+            return [Send(name, self._message(moved_layer=moved)) for name in self._towards(new)]
+        if moved.entity not in self._sources(old):
+            raise WireError(f"layer {moved.layer + 1} of a machine that does not send it here")
+        copy = self.parts.new_copy(moved.layer, old)
+        own = _whole(copy)
+        found = unpacked_by_name(moved.values, own)
+        with torch.no_grad():
+            for key, value in own.items():
+                value.copy_(found[key])
+        self._arriving[moved.layer][moved.entity] = copy
+        return self._if_moved()
+
+    @torch.no_grad()
+    def _if_moved(self) -> list[Send]:
+        """Once all layers are here that come here."""
+        if any(set(copies) != self._sources(self._came_from[layer]).keys() for layer, copies in self._arriving.items()):
+            return []
+        kept = {layer.number: layer for layer in self.entity.layers}
+        for layer, copies in self._arriving.items():
+            shares = self._sources(self._came_from[layer])
+            kept[layer] = self.parts.moved(layer, self.tier, [(shares[j], copies[j]) for j in sorted(copies)])
+        self.entity.layers = [kept[layer] for layer in self.parts.layers_of(self.tier, self.parts.cuts)]
+        self._arriving = {}
+        return self._finish()
+
+    def _sources(self, tier: int) -> dict[int, float]:
+        """The entities of a tier that serve clients of this one, with their shares of these."""
+        part = self.places.topology.part(self.tier, tier)[self.number]
+        return {j: float(share) for j, share in enumerate(part) if share}
+
+    def _towards(self, tier: int) -> tuple[str, ...]:
+        return (self.parent,) if tier > self.tier else self.children
+
+
+def _whole(layer: LayerCopy) -> dict[str, torch.Tensor]:
+    """Everything that goes with a layer."""
+    found = {f"state.{key}": value for key, value in layer.state().items()}
+    found |= {f"slot.{key}": value for key, value in layer.named_slots().items()}
+    return found | {f"last.{key}": value for key, value in layer.named_last().items()}

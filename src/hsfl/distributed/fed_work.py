@@ -1,0 +1,172 @@
+"""The fed server: means of sub-models, weighted by clients, in the order of the entities.
+
+What coded averages have left unsent is all that it keeps. States of entities pass through it to and from the
+coordinator, so that no machine of the tree sees another's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hsfl.distributed import wire_pb2 as wire
+from hsfl.distributed.membership import Send
+from hsfl.distributed.places import COORDINATOR, FED, Places
+from hsfl.distributed.saves import Saves
+from hsfl.distributed.tensors import WireError, packed_by_name, unpacked_by_name
+from hsfl.distributed.work import Work, packed_average, unpacked_average
+from hsfl.engine.averaging import Tensors
+from hsfl.engine.coded_averages import send
+from hsfl.engine.entities import EntityBackend, drift, mean
+
+
+class FedWork(Work):
+    """The part of the fed server in commands."""
+
+    unsent: dict[int, Tensors]
+
+    def __init__(self, parts: EntityBackend, places: Places, saves: Saves) -> None:
+        super().__init__(parts, places, FED, saves)
+        self._average: wire.Average | None = None
+        self._contributed: dict[int, Tensors] = {}
+        """By entity."""
+        self._shapes: tuple[object, Tensors] = (None, [])
+        """What an entity contributes, for the cuts, tier and layers of the last average."""
+        self._all = False
+        """Whether states are passed on whole."""
+        self._states: dict[str, wire.Held] = {}
+        """On their way."""
+        self._wanted: set[str] = set()
+        self._passed: set[str] = set()
+        """Whose states were passed on."""
+
+    def drop(self) -> None:
+        super().drop()
+        self._average, self._contributed = None, {}
+        self._states, self._wanted, self._passed = {}, set(), set()
+
+    def _make(self) -> None:
+        self.unsent = self.parts.server_unsent(self.parts.cuts)
+
+    def kept(self) -> dict[str, torch.Tensor]:
+        by_layer = self.parts._tier_by_layer()
+        return {
+            f"unsent.{by_layer[layer]}.{layer}.{name}": tensor
+            for layer, tensors in self.unsent.items()
+            for (name, _), tensor in zip(self.parts._layers[layer].named_parameters(), tensors, strict=True)
+        }
+
+    def _begin(self, kind: str, command: Any) -> list[Send]:
+        if kind == "average":
+            self._average = command
+            return []
+        if kind == "move":
+            self.parts.cuts = tuple(command.cuts)
+            self.unsent = self.parts.server_unsent(self.parts.cuts, self.unsent)
+        elif kind == "save":
+            return self._save(command.position)
+        elif kind == "collect":
+            self._all = command.all
+            return []
+        elif kind == "install":
+            return []
+        return self._finish()
+
+    # --- averages ---
+
+    def _take_contribution(self, source: str, given: wire.Contribution) -> list[Send]:
+        tier, number = self.places.entities.get(source, (-1, -1))
+        if tier != given.tier or number in self._contributed:
+            raise WireError(f"a contribution to tier {given.tier + 1}")
+        if any(layer not in self.parts.layers_of(tier, self.parts.cuts) for layer in given.layers):
+            raise WireError("a contribution of layers that it does not have")
+        like = self._like(tier, list(given.layers))
+        codec = self.parts.links[tier].average if self.parts.coded[tier] else None
+        self._contributed[number] = unpacked_average(given.values, like, codec, self._sizes(list(given.layers)))
+        return self._if_all_contributed()
+
+    def _if_all_contributed(self) -> list[Send]:
+        if self._average is None or len(self._contributed) < self.places.topology.entities[self._average.tier]:
+            return []
+        tier, layers = self._average.tier, list(self._average.layers)
+        shares = [float(share) for share in self.places.topology.shares[tier]]
+        contributed = [self._contributed[number] for number in range(len(shares))]
+        sizes, codec = self._sizes(layers), None
+        weights = [values[: sum(sizes)] for values in contributed]
+        self._done.drift = float(drift(shares, weights, torch.device("cpu")))
+        average = mean(shares, contributed)
+        if self.parts.coded[tier]:
+            codec = self.parts.links[tier].average
+            average = send(codec, average, [self.unsent[layer] for layer in layers])
+        message = self._message(mean=wire.Mean(values=packed_average(average, codec, sizes)))
+        self._average, self._contributed = None, {}
+        names = [self.places.name(tier, number) for number in range(len(shares))]
+        return [*(Send(name, message) for name in names), *self._finish()]
+
+    def _sizes(self, layers: list[int]) -> list[int]:
+        return [len(list(self.parts._layers[layer].parameters())) for layer in layers]
+
+    def _like(self, tier: int, layers: list[int]) -> Tensors:
+        """What an entity of a tier contributes, in its shapes and types."""
+        at = (self.parts.cuts, tier, tuple(layers))
+        if self._shapes[0] != at:
+            entity = self.parts.new_entity(tier, 0)
+            entity.codec = None
+            self._shapes = at, [tensor.to("meta") for tensor in entity.contribute(layers)]
+        return self._shapes[1]
+
+    # --- states ---
+
+    def _take_held(self, source: str, held: wire.Held) -> list[Send]:
+        if source == COORDINATOR:
+            return self._install(held)
+        if held.name != source or source in self._passed or source in self._states:
+            raise WireError(f"the state of {held.name[:60]}")
+        if self._all:
+            self._passed.add(source)
+            sent = [held]
+        else:
+            self._states[source] = held
+            sent = []
+        if len(self._passed) + len(self._states) == len(self.places.entities):
+            values = self.kept() if self._all else self._virtual_average()
+            sent.append(wire.Held(name=FED, values=packed_by_name(values)))
+            self._passed, self._states = set(), {}
+            self._finish()
+        return [Send(COORDINATOR, self._message(held=one)) for one in sent]
+
+    def _virtual_average(self) -> dict[str, torch.Tensor]:
+        """As `Backend.global_state` sums it."""
+        total: dict[str, torch.Tensor] = {}
+        for name, (tier, number) in self.places.entities.items():
+            share = float(self.places.topology.shares[tier][number])
+            layers = self.parts.layers_of(tier, self.parts.cuts)
+            like = {f"{n}.{key}": value for n in layers for key, value in self.parts._layers[n].state_dict().items()}
+            for key, value in unpacked_by_name(self._states[name].values, like).items():
+                if value.is_floating_point():
+                    total[key] = total[key] + share * value if key in total else share * value
+                else:
+                    total.setdefault(key, value)
+        return total
+
+    def _install(self, held: wire.Held) -> list[Send]:
+        if held.name == FED:
+            self._fill(unpacked_by_name(held.values, self.kept()))
+            self._passed.add(FED)
+        else:
+            self._states[held.name] = held
+        return self._hand_out()
+
+    def _take_wanted(self, source: str, wanted: wire.Wanted) -> list[Send]:
+        self._wanted.add(source)
+        return self._hand_out()
+
+    def _hand_out(self) -> list[Send]:
+        names = [name for name in self._states if name in self._wanted]
+        sent = [Send(name, self._message(held=self._states.pop(name))) for name in names]
+        self._passed |= set(names)
+        if len(self._passed) == len(self.places.entities) + 1:
+            self._wanted, self._passed = set(), set()
+            self._finish()
+        return sent

@@ -1,0 +1,174 @@
+"""The backend whose entities are machines elsewhere: it commands them, and waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hsfl.distributed import wire_pb2 as wire
+from hsfl.distributed.coordinator import Answer, Coordinator, Mark
+from hsfl.distributed.places import FED
+from hsfl.distributed.tensors import packed_by_name, unpacked_by_name
+from hsfl.engine import saving
+from hsfl.engine.checks import checked_clients
+from hsfl.engine.entities import EntityBackend
+from hsfl.engine.entity import State
+from hsfl.engine.probe import Measurement
+from hsfl.errors import HsflError
+from hsfl.problem.codes import LinkCodes
+
+#: Rounds between two saves of every machine's own state.
+SAVE_EVERY = 10
+
+
+class Machines(EntityBackend):
+    """Commands machines. Before `connect` it only says what entities are made of, which every machine needs too."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.seconds = 0.0
+        """Wall time that rounds, averages, moves and measurements took so far."""
+        self.compute_s: dict[str, float] = {}
+        """What every entity computed in the last round."""
+        self._coordinator: Coordinator | None = None
+        self._saved = 0
+        """The round of the last save."""
+        self._drifts: dict[int, torch.Tensor] = {}
+        self._virtual: State | None = None
+        """The virtual average, as long as nothing changes it."""
+
+    def connect(self, coordinator: Coordinator) -> None:
+        """From now on there are machines."""
+        self._coordinator, self.places = coordinator, coordinator.places
+        coordinator.start(self._mark(), {})
+
+    @property
+    def coordinator(self) -> Coordinator:
+        if self._coordinator is None:
+            raise HsflError("there are no machines yet")
+        return self._coordinator
+
+    def _mark(self) -> Mark:
+        return Mark(self.round, self.cuts, self.seed)
+
+    def _change(self, **body: Any) -> Answer:
+        self._virtual = None
+        return self.coordinator.change(**body)
+
+    def train_round(self, clients: Sequence[int] | None = None) -> torch.Tensor:
+        checked_clients(clients, self.num_clients)
+        with self._timed():
+            if self.round >= self._saved + SAVE_EVERY:
+                self.coordinator.save(self._mark())
+                self._saved = self.round
+            done, _ = self._change(round=wire.Round(round=self.round))
+        if set(done.losses) != set(range(self.num_clients)):
+            raise HsflError("a round came back without the losses of all clients; the machines have other scenarios")
+        self.compute_s = dict(done.compute_s)
+        self.round += 1
+        return torch.tensor([done.losses[n] for n in range(self.num_clients)], dtype=torch.float32)
+
+    def _round(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        raise HsflError("machines train on data of their own; call train_round")
+
+    def average(self, tier: int) -> None:
+        drift = self._drifts.pop(tier, None)
+        self._drift = 0.0
+        with self._timed():
+            super().average(tier)
+        if drift is not None:
+            drift.fill_(self._drift)
+
+    def _average(self, tier: int, layers: Sequence[int], rounds: int) -> None:
+        done, _ = self._change(average=wire.Average(tier=tier, layers=layers, rounds=rounds))
+        self._drift += done.drift
+
+    def check_sent(self) -> None:
+        """Every machine looks at what it sends itself."""
+
+    def drift(self, tier: int) -> torch.Tensor:
+        """Known once the tier is averaged: the fed server measures it on what it is sent then."""
+        return self._drifts.setdefault(tier, torch.full((), float("nan"), dtype=torch.float64))
+
+    def _move(self, before: Sequence[int]) -> None:
+        with self._timed():
+            self._change(move=wire.Move(cuts=self.cuts))
+
+    def probe(self, batches: int, step: float | None = None, *, coding: bool = False) -> Measurement:
+        with self._timed():
+            return super().probe(batches, step, coding=coding)
+
+    def recode(self, codes: Sequence[LinkCodes]) -> bool:
+        if super().recode(codes):
+            raise HsflError("codes: they cannot change while machines run")
+        return False
+
+    def global_state(self) -> State:
+        if self._virtual is None:
+            _, held = self.coordinator.do(collect=wire.Collect(all=False))
+            like = {
+                f"{n}.{key}": value for n, layer in enumerate(self._layers) for key, value in layer.state_dict().items()
+            }
+            found = unpacked_by_name(held[FED].values, like)
+            self._virtual = State((key, found[key].to(self.device)) for key in like)
+        return State((key, value.clone()) for key, value in self._virtual.items())
+
+    def _kept(self) -> dict[str, list[torch.Tensor]]:
+        _, held = self.coordinator.do(collect=wire.Collect(all=True))
+        like = self._expected()
+        found: dict[str, list[torch.Tensor]] = {}
+        for one in held.values():
+            wanted = {key: value for key, value in like.items() if self._whose(key, one.name)}
+            found |= {key: [value] for key, value in unpacked_by_name(one.values, wanted).items()}
+        return found
+
+    def _expected(self) -> dict[str, torch.Tensor]:
+        tiers = [
+            saving.TierKeeps(layers, self.topology.entities[tier], self._slots(tier), self._keeps_once(tier))
+            for tier, layers in enumerate(self._tier_layers())
+        ]
+        return saving.expected(self._layers, tiers)
+
+    def _whose(self, key: str, name: str) -> bool:
+        """Whether a machine keeps what a file has under this key."""
+        kind, tier, rest = key.split(".", 2)
+        if name == FED or kind == "unsent":
+            return name == FED and kind == "unsent"
+        own_tier, number = self.places.entities[name]
+        return int(tier) == own_tier and (kind == "last" or int(rest.partition(".")[0]) == number)
+
+    def _held(self, tier: int, entity: int) -> tuple[State, State]:
+        kept = self._kept()
+        return tuple(_under(kept, f"{kind}.{tier}.{entity}.") for kind in ("state", "slot"))  # type: ignore[return-value]
+
+    def _last(self, tier: int) -> list[State]:
+        return [found] if (found := _under(self._kept(), f"last.{tier}.")) else []
+
+    def _unsent(self, tier: int) -> list[State]:
+        return [found] if (found := _under(self._kept(), f"unsent.{tier}.")) else []
+
+    def _take(self, cuts: Sequence[int], about: saving.About, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.cuts, self._averaged_at = tuple(cuts), list(about.averaged_at)
+        self._resume(about.round, about.seed)
+        self._virtual, self._saved = None, self.round
+        states = {
+            name: packed_by_name({key: value for key, value in tensors.items() if self._whose(key, name)})
+            for name in self.places.nodes
+        }
+        self.coordinator.start(self._mark(), states)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - start
+
+
+def _under(kept: Mapping[str, list[torch.Tensor]], prefix: str) -> State:
+    return State((key.removeprefix(prefix), found[0]) for key, found in kept.items() if key.startswith(prefix))

@@ -1,0 +1,71 @@
+"""A machine without its sockets: what happened goes in, what to send comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hsfl.distributed import wire_pb2 as wire
+from hsfl.distributed.membership import (
+    Action,
+    Damaged,
+    Event,
+    Load,
+    Loaded,
+    Member,
+    Prepare,
+    Saved,
+    Send,
+    after,
+)
+from hsfl.distributed.membership import Work as WorkToDo
+from hsfl.distributed.tensors import WireError
+from hsfl.distributed.work import Work
+from hsfl.errors import HsflError
+
+
+class Node:
+    """An entity or the fed server: its membership and its work."""
+
+    def __init__(self, work: Work, warn: Callable[[str], None]) -> None:
+        """`warn` hears of what went wrong and was put right."""
+        self.work, self.warn = work, warn
+        self.member = Member(work.children, work.places.uplinks(work.name))
+        self.stopped = False
+        """Whether the run is over."""
+
+    def handle(self, event: Event) -> list[Send]:
+        """What to send now; WireError if a peer sent what it may not."""
+        self.member, actions = after(self.member, event)
+        return [send for action in actions for send in self._do(action)]
+
+    def _do(self, action: Action) -> list[Send]:
+        match action:
+            case Send():
+                return [action]
+            case Prepare(session):
+                self.work.drop()
+                self.work.saves.begin(session)
+                return self.handle(Saved(self.work.saves.held()))
+            case Load(restore):
+                try:
+                    self.work.load(restore)
+                except (OSError, ValueError) as error:
+                    self.warn(f"what was saved after {restore.position} commands cannot be read ({error})")
+                    self.work.saves.forget(restore.position)
+                    return self.handle(Damaged())
+                return self.handle(Loaded())
+            case WorkToDo(source, message):
+                return self._work(source, message)
+        return []
+
+    def _work(self, source: str, message: wire.Message) -> list[Send]:
+        if message.HasField("stop"):
+            self.stopped = True
+            return [Send(child, message) for child in self.work.children]
+        try:
+            return self.work.take(source, message)
+        except WireError:
+            raise
+        except HsflError as error:
+            failed = wire.Failed(name=self.work.name, error=type(error).__name__, text=str(error))
+            return [Send(self.work.parent, wire.Message(epoch=message.epoch, number=message.number, failed=failed))]

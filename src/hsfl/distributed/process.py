@@ -1,0 +1,125 @@
+"""A machine as a process: its streams, and the loop that takes what happens one after the other."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from hsfl.distributed import wire_pb2 as wire
+from hsfl.distributed.entity_work import EntityWork
+from hsfl.distributed.fed_work import FedWork
+from hsfl.distributed.machines import Machines
+from hsfl.distributed.membership import Gone
+from hsfl.distributed.node import Node
+from hsfl.distributed.places import FED, Places
+from hsfl.distributed.saves import Saves
+from hsfl.distributed.security import Security
+from hsfl.distributed.shapes import Crossing
+from hsfl.distributed.tensors import WireError
+from hsfl.errors import printable
+
+Address = Callable[[], str | None]
+
+
+@dataclass(frozen=True)
+class Description:
+    """What all machines of a run have in common: what entities are made of, who there is, and a checksum of it."""
+
+    parts: Machines
+    places: Places
+    scenario: str
+
+    @cached_property
+    def crossing(self) -> Crossing:
+        """What may cross cuts."""
+        return Crossing(self.parts)
+
+    @cached_property
+    def largest_message(self) -> int:
+        """Bytes: the states of all layers with all that is kept beside them, or what crosses a cut."""
+        state = sum(
+            value.numel() * value.element_size()
+            for layer in self.parts._layers
+            for value in layer.state_dict().values()
+        )
+        copies = 2 + max(len(self.parts._slots(tier)) for tier in range(self.parts.num_tiers))
+        return int(max(copies * state, self.crossing.largest()))
+
+    def inbox_size(self) -> int:
+        """Messages that may wait: more than are ever on their way at once."""
+        return 4 * self.parts.num_clients + 64
+
+
+def run_node(
+    name: str,
+    given: Description,
+    folder: Path,
+    addresses: Mapping[str, Address],
+    security: Security,
+    *,
+    listen: str,
+    opened: Callable[[int], None] = lambda port: None,
+    parent: int | None = None,
+) -> None:
+    """Be a machine until the run is over; its state is kept in `folder`.
+
+    `addresses` are those of the machines that it dials. `opened` hears the port where it listens, if it does. It ends
+    when `parent`, the process that started it, has. HsflError where it is refused.
+    """
+    from hsfl.distributed.streams import Dialer, Inbox, Listener
+
+    def warn(text: str) -> None:
+        print(f"hsfl: {name}: {printable(text)}", file=sys.stderr, flush=True)
+
+    places, limit = given.places, given.largest_message
+    saves, inbox = Saves(folder), Inbox(given.inbox_size())
+    if name == FED:
+        node = Node(FedWork(given.parts, places, saves), warn)
+    else:
+        node = Node(EntityWork(given.parts, places, name, saves, given.crossing), warn)
+    listener = None
+    if callers := places.callers(name):
+        listener = Listener(listen, callers, given.scenario, inbox, security, limit)
+        opened(listener.port)
+    hello = wire.Hello(name=name, scenario=given.scenario)
+    dialers = {
+        peer: Dialer(peer, addresses[peer], hello, inbox, security, limit, warn) for peer in places.uplinks(name)
+    }
+    try:
+        while not node.stopped:
+            event = inbox.get(1.0)
+            if parent is not None and os.getppid() != parent:
+                return
+            if event is None:
+                continue
+            try:
+                sent = node.handle(event)
+            except WireError as error:
+                peer = getattr(event, "name", "")
+                warn(f"{peer} sent {error}, so its stream is closed")
+                if peer in dialers:
+                    dialers[peer].refuse()
+                elif listener is not None:
+                    listener.refuse(peer, str(error))
+                sent = node.handle(Gone(peer))
+            for one in sent:
+                if one.name in dialers:
+                    dialers[one.name].send(one.message)
+                elif listener is not None:
+                    listener.send(one.name, one.message)
+    finally:
+        for dialer in dialers.values():
+            dialer.close()
+        if listener is not None:
+            listener.close()
+
+
+def set_threads(threads: int) -> None:
+    """Sums depend on how many threads share them, so that all machines have to have as many."""
+    torch.set_num_threads(threads)

@@ -1,0 +1,277 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Tensor(_message.Message):
+    __slots__ = ("dtype", "shape", "order", "code", "data")
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    order: _containers.RepeatedScalarFieldContainer[int]
+    code: str
+    data: bytes
+    def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[int]] = ..., code: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class Tensors(_message.Message):
+    __slots__ = ("names", "values")
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    values: _containers.RepeatedCompositeFieldContainer[Tensor]
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., values: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ...) -> None: ...
+
+class Message(_message.Message):
+    __slots__ = ("epoch", "number", "hello", "welcome", "refused", "complete", "lost", "prepare", "ready", "restore", "restored", "stop", "round", "average", "move", "save", "collect", "install", "done", "failed", "activations", "gradients", "contribution", "mean", "moved_layer", "held", "wanted")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    AVERAGE_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
+    SAVE_FIELD_NUMBER: _ClassVar[int]
+    COLLECT_FIELD_NUMBER: _ClassVar[int]
+    INSTALL_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    ACTIVATIONS_FIELD_NUMBER: _ClassVar[int]
+    GRADIENTS_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTION_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    MOVED_LAYER_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    number: int
+    hello: Hello
+    welcome: Welcome
+    refused: Refused
+    complete: Complete
+    lost: Lost
+    prepare: Prepare
+    ready: Ready
+    restore: Restore
+    restored: Restored
+    stop: Stop
+    round: Round
+    average: Average
+    move: Move
+    save: Save
+    collect: Collect
+    install: Install
+    done: Done
+    failed: Failed
+    activations: Activations
+    gradients: Gradients
+    contribution: Contribution
+    mean: Mean
+    moved_layer: MovedLayer
+    held: Held
+    wanted: Wanted
+    def __init__(self, epoch: _Optional[int] = ..., number: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., complete: _Optional[_Union[Complete, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., restored: _Optional[_Union[Restored, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., average: _Optional[_Union[Average, _Mapping]] = ..., move: _Optional[_Union[Move, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ..., collect: _Optional[_Union[Collect, _Mapping]] = ..., install: _Optional[_Union[Install, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., activations: _Optional[_Union[Activations, _Mapping]] = ..., gradients: _Optional[_Union[Gradients, _Mapping]] = ..., contribution: _Optional[_Union[Contribution, _Mapping]] = ..., mean: _Optional[_Union[Mean, _Mapping]] = ..., moved_layer: _Optional[_Union[MovedLayer, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("name", "scenario")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SCENARIO_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    scenario: str
+    def __init__(self, name: _Optional[str] = ..., scenario: _Optional[str] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Complete(_message.Message):
+    __slots__ = ("seen",)
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    seen: int
+    def __init__(self, seen: _Optional[int] = ...) -> None: ...
+
+class Lost(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Prepare(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    def __init__(self, session: _Optional[str] = ...) -> None: ...
+
+class Ready(_message.Message):
+    __slots__ = ("held",)
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    held: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, held: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Restore(_message.Message):
+    __slots__ = ("position", "round", "cuts", "seed")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    CUTS_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    round: int
+    cuts: _containers.RepeatedScalarFieldContainer[int]
+    seed: int
+    def __init__(self, position: _Optional[int] = ..., round: _Optional[int] = ..., cuts: _Optional[_Iterable[int]] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class Restored(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Stop(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Round(_message.Message):
+    __slots__ = ("round",)
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    def __init__(self, round: _Optional[int] = ...) -> None: ...
+
+class Average(_message.Message):
+    __slots__ = ("tier", "layers", "rounds")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    tier: int
+    layers: _containers.RepeatedScalarFieldContainer[int]
+    rounds: int
+    def __init__(self, tier: _Optional[int] = ..., layers: _Optional[_Iterable[int]] = ..., rounds: _Optional[int] = ...) -> None: ...
+
+class Move(_message.Message):
+    __slots__ = ("cuts",)
+    CUTS_FIELD_NUMBER: _ClassVar[int]
+    cuts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, cuts: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Save(_message.Message):
+    __slots__ = ("position",)
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    def __init__(self, position: _Optional[int] = ...) -> None: ...
+
+class Collect(_message.Message):
+    __slots__ = ("all",)
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    all: bool
+    def __init__(self, all: _Optional[bool] = ...) -> None: ...
+
+class Install(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ("losses", "drift", "compute_s")
+    class LossesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
+    class ComputeSEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
+    DRIFT_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_S_FIELD_NUMBER: _ClassVar[int]
+    losses: _containers.ScalarMap[int, float]
+    drift: float
+    compute_s: _containers.ScalarMap[str, float]
+    def __init__(self, losses: _Optional[_Mapping[int, float]] = ..., drift: _Optional[float] = ..., compute_s: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Failed(_message.Message):
+    __slots__ = ("name", "error", "text")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    error: str
+    text: str
+    def __init__(self, name: _Optional[str] = ..., error: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class Activations(_message.Message):
+    __slots__ = ("client", "values", "targets")
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    client: int
+    values: Tensor
+    targets: Tensor
+    def __init__(self, client: _Optional[int] = ..., values: _Optional[_Union[Tensor, _Mapping]] = ..., targets: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+
+class Gradients(_message.Message):
+    __slots__ = ("client", "values")
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    client: int
+    values: Tensor
+    def __init__(self, client: _Optional[int] = ..., values: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+
+class Contribution(_message.Message):
+    __slots__ = ("tier", "layers", "values")
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    tier: int
+    layers: _containers.RepeatedScalarFieldContainer[int]
+    values: _containers.RepeatedCompositeFieldContainer[Tensor]
+    def __init__(self, tier: _Optional[int] = ..., layers: _Optional[_Iterable[int]] = ..., values: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ...) -> None: ...
+
+class Mean(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedCompositeFieldContainer[Tensor]
+    def __init__(self, values: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ...) -> None: ...
+
+class MovedLayer(_message.Message):
+    __slots__ = ("layer", "entity", "values")
+    LAYER_FIELD_NUMBER: _ClassVar[int]
+    ENTITY_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    layer: int
+    entity: int
+    values: Tensors
+    def __init__(self, layer: _Optional[int] = ..., entity: _Optional[int] = ..., values: _Optional[_Union[Tensors, _Mapping]] = ...) -> None: ...
+
+class Held(_message.Message):
+    __slots__ = ("name", "values")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    values: Tensors
+    def __init__(self, name: _Optional[str] = ..., values: _Optional[_Union[Tensors, _Mapping]] = ...) -> None: ...
+
+class Wanted(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -1,0 +1,155 @@
+"""What a machine does when commanded, apart from sockets: messages in, messages out.
+
+A command goes down the tree. Each machine does its part and says Done once all below it have: then the next may come.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from hsfl.distributed import wire_pb2 as wire
+from hsfl.distributed.membership import Send
+from hsfl.distributed.places import Places
+from hsfl.distributed.saves import Saves
+from hsfl.distributed.tensors import WireError, packed, unpacked
+from hsfl.engine.averaging import Tensors
+from hsfl.engine.entities import EntityBackend
+from hsfl.engine.links import Codec
+
+COMMANDS = ("round", "average", "move", "save", "collect", "install")
+
+
+class Work(ABC):
+    """A machine's part in commands."""
+
+    def __init__(self, parts: EntityBackend, places: Places, name: str, saves: Saves) -> None:
+        """`parts` says what entities are made of; it is this machine's own, and follows cuts, round and seed."""
+        self.parts, self.places, self.name, self.saves = parts, places, name, saves
+        self.children, self.parent = places.children(name), places.parent(name)
+        self._epoch = self._number = 0
+        """Of the last command."""
+        self._busy = self._told = True
+        """Whether its own part of it is still to be done, and whether the parent was told that all is done."""
+        self._awaited: set[str] = set()
+        """Children that are not done."""
+        self._done = wire.Done()
+        self._early: list[tuple[str, wire.Message]] = []
+        """What came by another stream before the command that it belongs to."""
+
+    def drop(self) -> None:
+        """Forget the command under way."""
+        self._number, self._told, self._awaited, self._early = 0, True, set(), []
+
+    def load(self, restore: wire.Restore) -> None:
+        """Go on from a position; OSError or ValueError if what was saved cannot be read."""
+        self.drop()
+        self.parts.cuts, self.parts.seed = tuple(restore.cuts), restore.seed
+        self.parts._resume(restore.round, restore.seed)
+        self._make()
+        if restore.position:
+            self._fill(self.saves.read(restore.position))
+
+    @torch.no_grad()
+    def _fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        own = self.kept()
+        if tensors.keys() != own.keys() or any(tensors[key].shape != value.shape for key, value in own.items()):
+            raise ValueError("not of this machine")
+        for key, value in own.items():
+            value.copy_(tensors[key])
+
+    @abstractmethod
+    def _make(self) -> None:
+        """Make what this machine holds anew, as it is in the beginning."""
+
+    @abstractmethod
+    def kept(self) -> dict[str, torch.Tensor]:
+        """All that it holds, by the keys of files of backends: tensors that can be written to."""
+
+    def take(self, source: str, message: wire.Message) -> list[Send]:
+        """What to send in answer to a message of a command; WireError if that peer may not send it."""
+        kind = message.WhichOneof("body")
+        if kind in COMMANDS and source == self.parent:
+            return self._command(kind, message)
+        if kind == "failed" and source in self.children:
+            return [Send(self.parent, message)]
+        if message.number > self._number and len(self._early) < 2 * len(self.places.entities):
+            self._early.append((source, message))
+            return []
+        if message.number != self._number:
+            raise WireError(f"{kind} of another command")
+        if kind == "done" and source in self._awaited:
+            self._awaited.remove(source)
+            self._done.MergeFrom(message.done)
+            return self._ended()
+        handler: Callable[[str, Any], list[Send]] | None = getattr(self, f"_take_{kind}", None)
+        if handler is None:
+            raise WireError(f"{kind}, which {self.name} does not expect from it")
+        return [*handler(source, getattr(message, str(kind))), *self._ended()]
+
+    def _command(self, kind: str, message: wire.Message) -> list[Send]:
+        self._epoch, self._number = message.epoch, message.number
+        self._busy, self._told, self._awaited, self._done = True, False, set(self.children), wire.Done()
+        sent = [Send(child, message) for child in self.children]
+        sent += [*self._begin(kind, getattr(message, kind)), *self._ended()]
+        early, self._early = self._early, []
+        for source, one in early:
+            sent += self.take(source, one)
+        return sent
+
+    @abstractmethod
+    def _begin(self, kind: str, command: Any) -> list[Send]:
+        """Its own part of a command."""
+
+    def _save(self, position: int) -> list[Send]:
+        self.saves.write(position, self.kept())
+        return self._finish()
+
+    def _finish(self) -> list[Send]:
+        """Its own part is done."""
+        self._busy = False
+        return []
+
+    def _ended(self) -> list[Send]:
+        if self._busy or self._awaited or self._told:
+            return []
+        self._told = True
+        return [Send(self.parent, self._message(done=self._done))]
+
+    def _message(self, **body: Any) -> wire.Message:
+        return wire.Message(epoch=self._epoch, number=self._number, **body)
+
+
+def packed_average(values: Sequence[torch.Tensor], codec: Codec | None, sizes: Sequence[int]) -> list[wire.Tensor]:
+    """What is averaged, as messages; coded, each layer's weights one after another. `sizes`: weights of every layer."""
+    if codec is None:
+        return [packed(value) for value in values]
+    rest, found = list(values), []
+    for size in sizes:
+        layer, rest = rest[:size], rest[size:]
+        if layer:
+            found.append(packed(torch.cat([weight.flatten() for weight in layer])[None], codec))
+    return [*found, *map(packed, rest)]
+
+
+def unpacked_average(
+    messages: Sequence[wire.Tensor], like: Sequence[torch.Tensor], codec: Codec | None, sizes: Sequence[int]
+) -> Tensors:
+    """What `packed_average` packed; `like` are tensors of the right shapes and types."""
+    given, like = list(messages), list(like)
+    found: Tensors = []
+    for size in sizes if codec is not None else ():
+        layer, like = like[:size], like[size:]
+        if layer:
+            if not given:
+                raise WireError("fewer tensors than layers")
+            counts = [weight.numel() for weight in layer]
+            row = torch.empty((1, sum(counts)), dtype=layer[0].dtype, device="meta")
+            parts = unpacked(given.pop(0), row, codec)[0].split(counts)
+            found += [part.view(weight.shape) for part, weight in zip(parts, layer, strict=True)]
+    if len(given) != len(like):
+        raise WireError(f"{len(given)} tensors, expected {len(like)}")
+    return [*found, *(unpacked(value, one) for value, one in zip(given, like, strict=True))]

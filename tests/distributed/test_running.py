@@ -1,0 +1,142 @@
+"""hsfl run: every machine a process, over sockets; the weights are those of the reference, whatever is killed."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hsfl
+from hsfl.errors import ScenarioError
+from tests.distributed.killing import Killer, Moving, same_files
+from tests.runs.conftest import TINY, rounds_of, write_tiny
+from tests.runs.conftest import spawn as spawn
+
+pytestmark = pytest.mark.filterwarnings("ignore:waiting for")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    """As machines have: sums depend on how many threads share them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_planned_run_is_that_of_the_reference(tmp_path: Path) -> None:
+    """Layers move while it runs."""
+    scenario = write_tiny(tmp_path, {"execution.backend": "reference"})
+    theirs = hsfl.train(scenario, out=tmp_path / "simulated")
+    ours = hsfl.run(scenario, out=tmp_path / "machines")
+    assert len({tuple(plan.cuts) for plan in ours.plans}) > 1
+    assert [plan.cuts for plan in ours.plans] == [plan.cuts for plan in theirs.plans]
+    same_files(tmp_path / "machines" / "model.safetensors", tmp_path / "simulated" / "model.safetensors")
+    for name in ("round-000000027", "round-000000030"):
+        path = Path("checkpoints", f"{name}.safetensors")
+        same_files(tmp_path / "machines" / path, tmp_path / "simulated" / path)
+    simulated, measured = theirs.metrics[-1], ours.metrics[-1]
+    assert (measured.loss, measured.accuracy) == (simulated.loss, simulated.accuracy)
+    assert measured.planned_s == pytest.approx(simulated.time_s)
+    assert measured.time_s > 0
+
+
+def test_a_dozen_kills_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any machine, the fed server among them, at any moment, while layers move; averages are coded and corrected."""
+    changes = {
+        "execution.backend": "reference",
+        "training.averaging": "corrected",
+        "tiers.0.code": "int8",
+        "stopping.rounds": 60,
+    }
+    scenario = write_tiny(tmp_path, changes)
+    hsfl.train(scenario, strategy=Moving(), out=tmp_path / "simulated")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killer = Killer(tmp_path, kills=12, last=50)
+    run = hsfl.run(scenario, strategy=Moving(), out=tmp_path / "machines", callbacks=[killer])
+    assert len(killer.killed) >= 12
+    same_files(tmp_path / "machines" / "model.safetensors", tmp_path / "simulated" / "model.safetensors")
+    path = Path("checkpoints", "round-000000060.safetensors")
+    same_files(tmp_path / "machines" / path, tmp_path / "simulated" / path)
+    assert [record.round for record in run.metrics] == list(range(61))
+    assert not list(tmp_path.glob("hsfl-machines-*"))
+
+
+def test_a_coordinator_that_is_killed_goes_on_where_it_was(spawn: Any, tmp_path: Path) -> None:
+    scenario = write_tiny(tmp_path, {"execution.backend": "reference", "stopping.rounds": 40})
+    hsfl.train(scenario, out=tmp_path / "simulated")
+    run = tmp_path / "run"
+    process = spawn("run", "--local", scenario, "--out", run)
+    process.wait_for(lambda: rounds_of(run) >= 8)
+    process.process.kill()
+    process.process.join()
+    process = spawn("run", "--local", "--resume", run)
+    process.process.join(120)
+    assert process.process.exitcode == 0, process.err.read_text()
+    same_files(run / "model.safetensors", tmp_path / "simulated" / "model.safetensors")
+
+
+def test_machines_join_from_elsewhere(spawn: Any, tmp_path: Path) -> None:
+    """Each by a command of its own, with certificate and token; one is killed, started again, and goes on."""
+    tiers = [{**tier, "entities": count} for tier, count in zip(TINY["tiers"][::2], (2, 1), strict=True)]
+    own = {"tiers": tiers, "strategy.name": "fixed", "strategy.cuts": [2], "strategy.intervals": [2, 1]}
+    scenario = write_tiny(tmp_path, {**own, "execution.backend": "reference", "stopping.rounds": 200})
+    hsfl.train(scenario, out=tmp_path / "simulated")
+    spawn("certificates", scenario, "--out", tmp_path / "keys").process.join(60)
+    shown = ("--certificates", tmp_path / "keys", "--token", tmp_path / "keys" / "token")
+    coordinator, fed, cloud = (f"127.0.0.1:{port}" for port in free_ports(3))
+
+    def node(name: str, *options: str) -> Any:
+        return spawn("node", scenario, "--name", name, "--state", tmp_path / name, *options, *shown)
+
+    run = spawn("run", scenario, "--listen", coordinator, "--out", tmp_path / "run", *shown)
+    node("fed", "--parent", coordinator, "--listen", fed)
+    node("cloud-1", "--parent", coordinator, "--fed", fed, "--listen", cloud)
+    first, _ = (node(f"device-{n}", "--parent", cloud, "--fed", fed) for n in (1, 2))
+    run.wait_for(lambda: rounds_of(tmp_path / "run") >= 20)
+    first.process.kill()
+    again = node("device-1", "--parent", cloud, "--fed", fed)
+    run.process.join(120)
+    again.process.join(30)
+    assert (run.process.exitcode, again.process.exitcode) == (0, 0), run.err.read_text() + again.err.read_text()
+    same_files(tmp_path / "run" / "model.safetensors", tmp_path / "simulated" / "model.safetensors")
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in sockets]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("run", "mnist-mini"), "say where to run: --local"),
+        (("run", "mnist-mini", "--local", "--listen", "a:1"), "say where to run: --local"),
+        (("run", "--local"), "name a scenario to run"),
+        (("run", "mnist-mini", "--listen", "here"), "cluster here: write HOST:PORT"),
+        (("run", "mnist-mini", "--listen", "127.0.0.1:1"), "give a token (--token FILE), certificates"),
+        (("node", "mnist-mini", "--name", "sensor-1", "--parent", "a:1"), "give a token (--token FILE)"),
+        (("node", "mnist-mini", "--name", "senser-1", "--parent", "a:1", "--token", "t"), "did you mean sensor-1?"),
+        (("node", "mnist-mini", "--name", "sensor-1", "--parent", "a:1", "--token", "t"), "--fed is missing"),
+        (("node", "mnist-mini", "--name", "fed", "--parent", "a:1", "--token", "t"), "--listen is missing: sensor-1"),
+        (("node", "mnist-mini", "--name", "sensor-1", "--parent", "a", "--token", "t"), "--parent a: write HOST:PORT"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(arguments: tuple[str, ...], sentence: str, command: Any, tmp_path: Path) -> None:
+    Path("t").write_text("0123456789abcdef\n")
+    result = command(*arguments)
+    assert result.code == 2
+    assert sentence in result.err
+
+
+def test_codes_that_are_planned_are_refused(tmp_path: Path) -> None:
+    scenario = write_tiny(tmp_path, {"tiers.0.code": "auto"})
+    with pytest.raises(ScenarioError, match=r"tiers\.device\.code: machines cannot change codes while they run; write"):
+        hsfl.run(scenario, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

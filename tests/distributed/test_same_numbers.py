@@ -1,0 +1,129 @@
+"""Machines have the weights of the reference backend to the bit, whatever they train and whatever happens to them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hsfl.distributed.machines import Machines
+from hsfl.engine.averaging import AveragingRule
+from hsfl.engine.reference import ReferenceBackend
+from hsfl.errors import DivergedError
+from tests.distributed.network import Task, connected
+
+RULES = ["plain", "corrected", "state"]
+
+
+def rule(name: str) -> str | AveragingRule:
+    return AveragingRule(average_state=True) if name == "state" else name
+
+
+def train_alike(task: Task, reference: ReferenceBackend, machines: Machines, rounds: int) -> None:
+    """Rounds, averages at random intervals, moves; losses are the same, and so is the drift where weights are sent."""
+    rng = np.random.default_rng(task.seed)
+    intervals = rng.integers(1, 4, task.tree.tiers)
+    for t in range(1, rounds + 1):
+        ours, theirs = machines.train_round(), reference.train_round()
+        assert torch.equal(ours, theirs)
+        for tier in range(task.tree.tiers):
+            if t % intervals[tier] == 0:
+                drifts = machines.drift(tier), reference.drift(tier)
+                for backend in (machines, reference):
+                    backend.average(tier)
+                if machines.topology.averaged[tier] and not machines._keeps_last(tier):
+                    assert torch.allclose(*drifts, rtol=1e-12, atol=0)
+        if t in (3, 5, 6):
+            cuts = task.tree.cuts()
+            for backend in (machines, reference):
+                backend.move(cuts)
+
+
+def assert_same(machines: Machines, reference: ReferenceBackend) -> None:
+    ours, theirs = machines._kept(), reference._kept()
+    assert ours.keys() == theirs.keys()
+    for key, value in theirs.items():
+        assert torch.equal(ours[key][0], value[0]), key
+    ours, theirs = machines.global_state(), reference.global_state()
+    assert list(ours) == list(theirs)
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_machines_equal_the_reference(seed: int, tmp_path: Path) -> None:
+    options = {"averaging": rule(RULES[seed % 3]), "codes": "int8" if seed in (3, 4) else None}
+    if seed == 5:
+        task = Task(seed)
+        tiers = task.tree.tiers
+        options["codes"] = [{"up": "int4", "down": "bf16"}] * (tiers - 1) + [None]
+    task = Task(seed, "adam" if seed % 3 == 2 else "momentum", **options)
+    machines, _ = connected(task, tmp_path, random.Random(seed))
+    reference = task.reference()
+    train_alike(task, reference, machines, 8)
+    assert_same(machines, reference)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_crashes_and_broken_streams_change_nothing(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dozen faults at any message, several at once; machines save every other round."""
+    monkeypatch.setattr("hsfl.distributed.machines.SAVE_EVERY", 2)
+    task = Task(seed, averaging=rule(RULES[seed % 3]), codes="int8" if seed % 2 else None)
+    machines, network = connected(task, tmp_path, random.Random(seed), faults=12)
+    reference = task.reference()
+    train_alike(task, reference, machines, 8)
+    assert_same(machines, reference)
+    assert not network.faults
+    assert any("crashed" in text for text in network.happened)
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_files_are_those_of_the_reference(seed: int, tmp_path: Path) -> None:
+    """Machines go on from a file of the reference, as often as they lose somebody, and the reference from theirs."""
+    task = Task(seed, averaging="corrected", codes="int8")
+    reference = task.reference()
+    for _ in range(3):
+        reference.train_round()
+        reference.average(0)
+    reference.save(tmp_path / "reference")
+    machines, network = connected(task, tmp_path, random.Random(seed), faults=3)
+    machines.train_round()  # forgotten
+    machines.load(tmp_path / "reference")
+    train_alike(task, reference, machines, 4)
+    network.faults = 3
+    machines.save(tmp_path / "machines")
+    other = task.reference()
+    other.load(tmp_path / "machines")
+    assert_same(machines, other)
+    assert_same(machines, reference)
+
+
+def test_a_damaged_save_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hsfl.distributed.machines.SAVE_EVERY", 2)
+    task = Task(1)
+    machines, network = connected(task, tmp_path, random.Random(0))
+    reference = task.reference()
+    for _ in range(5):
+        assert torch.equal(machines.train_round(), reference.train_round())
+    saved = sorted(tmp_path.glob("tier0-1/*.safetensors"), key=lambda path: int(path.stem))
+    assert [path.stem for path in saved] == ["2", "4"]
+    saved[-1].write_bytes(saved[-1].read_bytes()[:-40])
+    del network.nodes["tier0-1"]
+    for pair in [pair for pair in network.queues if "tier0-1" in pair]:
+        network._break(*pair)
+    network._gone(network.places.parent("tier0-1"), "tier0-1")
+    assert torch.equal(machines.train_round(), reference.train_round())
+    assert any("cannot be read" in text for text in network.happened)
+    assert_same(machines, reference)
+
+
+def test_not_finite_weights_are_told_as_in_one_process(tmp_path: Path) -> None:
+    task = Task(1, codes="int8")
+    machines, network = connected(task, tmp_path, random.Random(0))
+    machines.train_round()
+    with torch.no_grad():
+        next(network.nodes["tier0-2"].work.entity.layers[0].module.parameters()).fill_(float("nan"))
+    with pytest.raises(DivergedError, match=r"tier0-2: layer 1 of client \d+ has weights that are not finite"):
+        machines.average(0)
