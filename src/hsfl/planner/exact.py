@@ -64,9 +64,10 @@ class _Table:
 class _Found:
     """A plan on the way, and what no plan gets below at the price it was found at."""
 
+    tiers: list[TierCuts]
     cuts: IntArray
-    codes: IntArray
-    """(2, M-1): of the links over the cuts."""
+    options: IntArray
+    """(M-1,): of the tiers."""
     parts: IntArray
     split_s: float
     noise: float
@@ -75,8 +76,8 @@ class _Found:
 
     def ratio(self, margin: float) -> float:
         """T / D; infinite where nothing of the margin is left."""
-        bottom = margin - self.noise - float(self.best.drift[self.parts].sum())
-        top = self.split_s + float(self.best.aggregation_s[self.parts].sum())
+        bottom = margin - self.noise - float(self.best.drift(self.parts).sum())
+        top = self.split_s + float(self.best.aggregation_s(self.parts).sum())
         return top / bottom if bottom > 0 else float("inf")
 
 
@@ -171,10 +172,12 @@ class ExactSolver:
         tiers = options.at(np.inf)
         if cuts is None and not self.tabulated:
             search = Search(self._segments, options, tiers, np.inf, self._active)
-            return self._of_options(options, tiers, search.path(best.drift), best, 0.0)
+            return self._of_options(
+                options, tiers, search.path(best.drift(np.arange(len(self._segments.tier)))), best, 0.0
+            )
         table = self._table(options, tiers, cuts)
-        tops = table.split_s + best.aggregation_s[table.parts].sum(axis=1)
-        bottoms = margin - table.noise - best.drift[table.parts].sum(axis=1)
+        tops = table.split_s + best.aggregation_s(table.parts).sum(axis=1)
+        bottoms = margin - table.noise - best.drift(table.parts).sum(axis=1)
         return _of_row(table, int(np.argmin(_ratios(tops, bottoms))), best, 0.0)
 
     def _minimum(self, options: Options, best: Best, price: float, near: IntArray, cuts: IntArray | None) -> _Found:
@@ -209,19 +212,20 @@ class ExactSolver:
         self, options: Options, tiers: list[TierCuts], chosen: IntArray, best: Best, lower_bound: float
     ) -> _Found:
         cuts = np.array([tier.layer[o] for tier, o in zip(tiers, chosen, strict=True)])
-        split_s = options.split_s(tiers, cuts[None], chosen[None])[0]
-        return _found(tiers, cuts, chosen, self._segments.at(cuts), float(split_s), best, lower_bound)
+        split_s = float(options.split_s(tiers, cuts[None], chosen[None])[0])
+        noise = sum(float(tier.noise[o]) for tier, o in zip(tiers, chosen, strict=True))
+        return _Found(tiers, cuts, chosen, self._segments.at(cuts), split_s, noise, best, lower_bound)
 
     def _plan(self, found: _Found) -> Plan:
         intervals = tuple(int(i) for i in found.best.intervals[found.parts])
         cuts = tuple(int(c) for c in found.cuts)
         if not self._plan_codes:
             return Plan(cuts, intervals)
-        codes = []
+        codes, averages = [], found.best.averages(found.parts)
         for m, tier in enumerate(self.problem.system.tiers):
-            places = {"average": int(found.best.codes[found.parts[m]])}
+            places = {"average": int(averages[m])}
             if m < len(cuts):
-                places |= zip(("up", "down"), map(int, found.codes[:, m]), strict=True)
+                places |= zip(("up", "down"), map(int, found.tiers[m].codes[:, found.options[m]]), strict=True)
             codes.append(tier.codes.using({link: tier.codes.allowed(link)[k] for link, k in places.items()}))
         return Plan(cuts, intervals, tuple(codes))
 
@@ -246,22 +250,8 @@ def _listed(segments: Segments, options: Options, tiers: list[TierCuts], cuts: I
 
 
 def _of_row(table: _Table, k: int, best: Best, lower_bound: float) -> _Found:
-    cuts, parts, split_s = table.cuts[k], table.parts[k], float(table.split_s[k])
-    return _found(table.tiers, cuts, table.options[k], parts, split_s, best, lower_bound)
-
-
-def _found(
-    tiers: list[TierCuts],
-    cuts: IntArray,
-    options: IntArray,
-    parts: IntArray,
-    split_s: float,
-    best: Best,
-    lower_bound: float,
-) -> _Found:
-    codes = np.stack([tier.codes[:, o] for tier, o in zip(tiers, options, strict=True)], axis=-1)
-    noise = sum(float(tier.noise[o]) for tier, o in zip(tiers, options, strict=True))
-    return _Found(cuts, codes, parts, split_s, noise, best, lower_bound)
+    split_s, noise = float(table.split_s[k]), float(table.noise[k])
+    return _Found(table.tiers, table.cuts[k], table.options[k], table.parts[k], split_s, noise, best, lower_bound)
 
 
 _OFF_TARGET = "with these intervals no cut vector reaches the target: shorten the intervals or raise convergence.target"

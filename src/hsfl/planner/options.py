@@ -57,6 +57,9 @@ class Options:
     @classmethod
     def from_problem(cls, problem: Problem, slowness: FloatArray, *, plan_codes: bool = True) -> Options:
         """`plan_codes`: among the codes that are allowed; else only those in force."""
+        if not (plan_codes and problem.system.plans_codes) and problem.constants.coding_noise is None:
+            bits = problem.batch_size * np.stack((problem.uplink_bits, problem.downlink_bits))[:, :, None]
+            return cls(bits, np.zeros_like(bits), problem.work_flops, slowness)
         held = {"up": problem.profile.activation_bits, "down": problem.profile.gradient_bits}
         codes = [
             [
@@ -67,14 +70,14 @@ class Options:
         ]
         most = max(len(own) for tiers in codes for own in tiers)
         each = [[[own[min(u, len(own) - 1)] for u in range(most)] for own in tiers] for tiers in codes]
-        bits, noise = [], []
+        every, noise = [], []
         for (link, size), tiers in zip(held.items(), each, strict=True):
             used = {code for own in tiers for code in own}
             sent = {code: problem.batch_size * code.crossing_bits(size) for code in used}
             lost = {code: crossing_noise(problem, link, code) for code in used}
-            bits.append([[sent[code] for code in own] for own in tiers])
+            every.append([[sent[code] for code in own] for own in tiers])
             noise.append([[lost[code] for code in own] for own in tiers])
-        return cls(np.array(bits), np.array(noise), problem.work_flops, slowness)
+        return cls(np.array(every), np.array(noise), problem.work_flops, slowness)
 
     @property
     def several(self) -> bool:
@@ -91,7 +94,10 @@ class Options:
 
     @cached_property
     def _only(self) -> list[TierCuts]:
-        return self._tier_cuts(np.ones(self.bits.shape, dtype=bool))
+        L = self.bits.shape[-1]
+        layer, first, codes = np.arange(1, L + 1), np.maximum(np.arange(-1, L + 1), 0), np.zeros((2, L), dtype=int)
+        bits, noise = self.bits[:, :, 0], self.noise[:, :, 0].sum(axis=0)
+        return [TierCuts(layer, codes, bits[:, m], noise[m], first) for m in range(bits.shape[1])]
 
     @cached_property
     def _seconds_per_bit(self) -> FloatArray:

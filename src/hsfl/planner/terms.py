@@ -112,18 +112,24 @@ class Terms:
                 size = problem.client_memory_bits
                 segments = segments.keep(size[:, None, :] - size[:, :, None] < limit[:, None, None])
         tier, first, last = segments.tier, segments.first, segments.last
-        codes = [t.codes.allowed("average") if plan_codes else (t.codes.average,) for t in system.tiers]
-        width = max(map(len, codes))
-        chosen = np.array([[min(w, len(own) - 1) for own in codes] for w in range(width)])
-        each = [[own[w] for own, w in zip(codes, row, strict=True)] for row in chosen]
+        margin = problem.constants.target - noise_floor(problem)
 
         def of_segments(sums: FloatArray) -> FloatArray:
             found: FloatArray = sums[..., tier, last] - sums[..., tier, first]
             return found
 
+        drift = of_segments(cumulative(drift_coefficients(problem)))[:, None]
+        if not (plan_codes and system.plans_codes) and problem.constants.coding_noise is None:
+            aggregation_s = of_segments(problem.averaged_bits)[None] * system.fed_seconds_per_bit[tier]
+            none = np.zeros_like(aggregation_s)
+            return cls(segments, none.astype(int), aggregation_s, drift, none, margin)
+        codes = [t.codes.allowed("average") if plan_codes else (t.codes.average,) for t in system.tiers]
+        width = max(map(len, codes))
+        chosen = np.array([[min(w, len(own) - 1) for own in codes] for w in range(width)])
+        each = [[own[w] for own, w in zip(codes, row, strict=True)] for row in chosen]
         bits = {code: problem.averaged_bits_in(code) for own in codes for code in own}
         sent = of_segments(np.array([[bits[code] for code in row] for row in each]))
-        drift = np.repeat(of_segments(cumulative(drift_coefficients(problem)))[:, None], width, axis=1)
+        drift = np.repeat(drift, width, axis=1)
         at_one = np.zeros_like(sent)
         if problem.constants.coding_noise is not None:
             noise = np.array([[code.average_noise for code in row] for row in each])[:, tier]
@@ -136,7 +142,7 @@ class Terms:
             sent * system.fed_seconds_per_bit[tier],
             drift,
             at_one,
-            problem.constants.target - noise_floor(problem),
+            margin,
         )
 
     def rescaled(self, drift: float, margin: float) -> Terms:
@@ -151,24 +157,42 @@ class Terms:
             intervals = np.broadcast_to(given, self.aggregation_s.shape)
             drifted = quadratic(self.drift, intervals, self.at_one)
             cost = drifted if np.isinf(price) else self.aggregation_s / intervals + price * drifted
+        if len(cost) == 1:
+            return Best(self, 0, intervals[0], cost[0])
         code = cost.argmin(axis=0)
         at = code, np.arange(cost.shape[1])
-        drifted = quadratic(self.drift[:, *at], intervals[at], self.at_one[at])
-        return Best(intervals[at], self.averages[at], self.aggregation_s[at] / intervals[at], drifted, cost[at])
+        return Best(self, code, intervals[at], cost[at])
 
 
 @dataclass(frozen=True, eq=False)
 class Best:
-    """What every segment does at a price: (S,) each."""
+    """What every segment does at a price."""
 
+    terms: Terms
+    code: IntArray | int
+    """(S,): of averages, among the first axis of the terms; or one for all."""
     intervals: FloatArray
-    codes: IntArray
-    """Of averages: the place among those that its tier allows."""
-    aggregation_s: FloatArray
-    """Per round."""
-    drift: FloatArray
+    """(S,)"""
     cost: FloatArray
-    """aggregation_s + price * drift; at an infinite price the drift."""
+    """(S,): averages and price * drift; at an infinite price the drift."""
+
+    def averages(self, parts: IntArray) -> IntArray:
+        """The codes of averages of some segments: the place among those that the segment's tier allows."""
+        found: IntArray = self.terms.averages[self._at(parts)]
+        return found
+
+    def aggregation_s(self, parts: IntArray) -> FloatArray:
+        """Per round, of some segments."""
+        found: FloatArray = self.terms.aggregation_s[self._at(parts)] / self.intervals[parts]
+        return found
+
+    def drift(self, parts: IntArray) -> FloatArray:
+        """Of some segments."""
+        at = self._at(parts)
+        return quadratic(self.terms.drift[:, *at], self.intervals[parts], self.terms.at_one[at])
+
+    def _at(self, parts: IntArray) -> tuple[IntArray | int, IntArray]:
+        return (self.code if isinstance(self.code, int) else self.code[parts]), parts
 
 
 def best_intervals(
