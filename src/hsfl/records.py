@@ -84,7 +84,7 @@ class ConstantsRecord(Record):
     gradient_dissimilarity: list[list[float]] | None
     drift: str
     drift_correction: list[float] | None = None
-    intervals_in_force: list[Count] | None = None
+    intervals_in_force: list[float] | None = None
     coding_noise: list[list[list[float]]] | None = None
 
 

@@ -118,7 +118,7 @@ def test_four_bits_are_two_values_a_byte_after_scale_and_zero_point() -> None:
 
 
 def test_links_come_from_codes() -> None:
-    assert Link.from_codes(PLAIN) == Link(CODECS["fp32"], CODECS["fp32"], CODECS["fp32"])
+    assert Link.from_codes(PLAIN) == Link(CODECS["fp32"], CODECS["fp32"], CODECS["fp32"], codes_averages=False)
     link = Link.from_codes(LinkCodes(up=CODES["int4"], down=CODES["bf16"]))
     assert (link.up, link.down) == (CODECS["int4"], CODECS["bf16"])
     with pytest.raises(ScenarioError, match="code 'ternary': there is no codec of it; known are fp32, bf16, int8"):

@@ -284,4 +284,6 @@ def _near(problem: Problem, plan: Plan) -> Problem:
     """The problem with a plan in force, near which drift is to be right."""
     if not problem.constants.by_loss:
         return problem
-    return replace(problem, constants=replace(problem.constants, intervals_in_force=np.array(plan.intervals)))
+    return replace(
+        problem, constants=replace(problem.constants, intervals_in_force=np.array(plan.intervals, dtype=float))
+    )
