@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import hsfl
+from hsfl.problem.system import System
 from tests.distributed.killing import Killer, Moving, same_files
 from tests.runs.conftest import TINY, rounds_of, write_tiny
 from tests.runs.conftest import spawn as spawn
@@ -132,3 +133,29 @@ def test_what_is_wrong_is_one_sentence(arguments: tuple[str, ...], sentence: str
     result = command(*arguments)
     assert result.code == 2
     assert sentence in result.err
+
+
+class Asked:
+    """A strategy that remembers the machines it was asked for."""
+
+    name, replans, needs_constants = "Asked", True, False
+
+    def __init__(self) -> None:
+        self.systems: list[System] = []
+
+    def propose(self, problem: hsfl.Problem, current: hsfl.Plan | None, round_: int) -> hsfl.Plan:
+        self.systems.append(problem.system)
+        return hsfl.Plan((1, 3), (1, 1, 1))
+
+
+@pytest.mark.parametrize("as_measured", [True, False])
+def test_plans_can_be_made_for_machines_as_measured(as_measured: bool, tmp_path: Path) -> None:
+    """The scenario's machines are slow, those here are not."""
+    scenario, strategy = hsfl.load_scenario(write_tiny(tmp_path, {"stopping.rounds": 8})), Asked()
+    run = hsfl.run(scenario, out=tmp_path / "machines", strategy=strategy, as_measured=as_measured)
+    assert [plan.as_measured for plan in run.plans] == [as_measured] * 3
+    given = scenario.system.tiers
+    first, *_, last = strategy.systems
+    assert [tier.compute_flops.tolist() for tier in first.tiers] == [tier.compute_flops.tolist() for tier in given]
+    for tier, slow in zip(last.tiers, given, strict=True):
+        assert (tier.compute_flops != slow.compute_flops).all() == as_measured

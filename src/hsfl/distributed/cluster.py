@@ -28,6 +28,8 @@ class Cluster:
     def __init__(self, scenario: Scenario, address: str, security: Security, notify: Callable[[str], None]) -> None:
         """The coordinator listens at `address`, HOST:PORT. `notify` hears who is waited for."""
         self.scenario, self.security, self._address, self._notify = scenario, security, address, notify
+        self.as_measured = False
+        """Whether plans are made for the machines as they are measured."""
         self._listener: Listener | None = None
         self._machines: Machines | None = None
 
@@ -47,7 +49,7 @@ class Cluster:
         self._opened(given.places, self._listener.port)
         self._machines = given.parts
         given.parts.connect(Coordinator(self, given.places, self._notify))
-        return MeasuredClock(prepared.task.problem, given.parts)
+        return MeasuredClock(prepared.task.problem, given.parts, as_measured=self.as_measured)
 
     def _opened(self, places: Places, port: int) -> None:
         """The coordinator listens."""

@@ -30,7 +30,9 @@ class Machines(EntityBackend):
         self.seconds = 0.0
         """Wall time that rounds, averages, moves and measurements took so far."""
         self.compute_s: dict[str, float] = {}
-        """What every entity computed in the last round."""
+        """How long every entity computed in the last round."""
+        self.bps: dict[str, float] = {}
+        """How fast links are, by "SENDER>RECEIVER", as far as is known."""
         self._coordinator: Coordinator | None = None
         self._saved = 0
         """The round of the last save."""
@@ -66,7 +68,7 @@ class Machines(EntityBackend):
             done, _ = self._change(round=wire.Round(round=self.round))
         if set(done.losses) != set(range(self.num_clients)):
             raise HsflError("a round came back without the losses of all clients; the machines have other scenarios")
-        self.compute_s = dict(done.compute_s)
+        self.compute_s, self.bps = dict(done.compute_s), dict(done.bps)
         self.round += 1
         return torch.tensor([done.losses[n] for n in range(self.num_clients)], dtype=torch.float32)
 

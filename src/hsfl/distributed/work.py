@@ -28,6 +28,8 @@ class Work(ABC):
 
     def __init__(self, parts: EntityBackend, places: Places, name: str, saves: Saves) -> None:
         """`parts` says what entities are made of; it is this machine's own, and follows cuts, round and seed."""
+        self.bps: Callable[[], Mapping[str, float]] = dict
+        """How fast peers are heard: whoever has streams knows."""
         self.parts, self.places, self.name, self.saves = parts, places, name, saves
         self.children, self.parent = places.children(name), places.parent(name)
         self._epoch = self._number = 0
@@ -117,6 +119,8 @@ class Work(ABC):
         if self._busy or self._awaited or self._told:
             return []
         self._told = True
+        for peer, bps in self.bps().items():
+            self._done.bps[f"{peer}>{self.name}"] = bps
         return [Send(self.parent, self._message(done=self._done))]
 
     def _message(self, **body: Any) -> wire.Message:

@@ -200,6 +200,7 @@ class Algorithm:
             rounds_predicted=predicted,
             constants=record_constants(problem.constants) if task.strategy.needs_constants else None,
             kept=kept,
+            as_measured=self.clock.as_measured,
         )
 
     @property
