@@ -12,7 +12,7 @@ import torch
 from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.coordinator import Answer, Coordinator, Mark
 from hsfl.distributed.places import FED
-from hsfl.distributed.tensors import packed_by_name, unpacked_by_name
+from hsfl.distributed.tensors import pack_by_name, unpacked_by_name
 from hsfl.engine import saving
 from hsfl.engine.entities import EntityBackend
 from hsfl.engine.entity import State
@@ -150,10 +150,9 @@ class Machines(EntityBackend):
         self.cuts, self._averaged_at = tuple(cuts), list(about.averaged_at)
         self._resume(about.round, about.seed)
         self._virtual, self._saved = None, self.round
-        states = {
-            name: packed_by_name({key: value for key, value in tensors.items() if self._whose(key, name)})
-            for name in self.places.nodes
-        }
+        states = {name: wire.Tensors() for name in self.places.nodes}
+        for name, into in states.items():
+            pack_by_name(into, {key: value for key, value in tensors.items() if self._whose(key, name)})
         self.coordinator.start(self._mark(), states)
 
     @contextmanager

@@ -50,8 +50,9 @@ def _arrived(data: bytes) -> _Arrived:
 
 
 def _sent(message: wire.Message) -> bytes:
-    """The bytes of a message and of when it left: protobuf takes what is appended as part of it."""
-    return message.SerializeToString() + wire.Message(sent_s=time.monotonic()).SerializeToString()
+    """The bytes of a message that leaves now; if others send the same one, each sets its own moment."""
+    message.sent_s = time.monotonic()
+    return message.SerializeToString()
 
 
 class Stream:
@@ -128,6 +129,7 @@ def _options(limit: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_send_message_length", limit + _ENVELOPE_BYTES),
         ("grpc.max_receive_message_length", limit + _ENVELOPE_BYTES),
+        ("grpc.http2.max_frame_size", 2**20),
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
