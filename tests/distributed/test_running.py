@@ -13,6 +13,8 @@ import torch
 
 import hsfl
 from hsfl.problem.system import System
+from hsfl.report.measured import draw_times, kind_of_time
+from hsfl.report.runs import write_report
 from tests.distributed.killing import Killer, Moving, same_files
 from tests.runs.conftest import TINY, rounds_of, write_tiny
 from tests.runs.conftest import spawn as spawn
@@ -44,6 +46,17 @@ def test_a_planned_run_is_that_of_the_reference(tmp_path: Path) -> None:
     assert (measured.loss, measured.accuracy) == (simulated.loss, simulated.accuracy)
     assert measured.planned_s == pytest.approx(simulated.time_s)
     assert measured.time_s > 0
+    assert [kind_of_time(runs) for runs in ([ours], [theirs], [ours, theirs])] == [
+        "measured time",
+        "simulated time",
+        "time",
+    ]
+    seconds, planned = draw_times(ours).axes[0].lines
+    assert seconds.get_ydata()[-1] == measured.time_s
+    assert planned.get_ydata()[-1] == measured.planned_s
+    names = {path.name for path in write_report([ours], tmp_path / "report")}
+    assert "times.png" in names
+    assert "Times are measured" in (tmp_path / "report" / "report.html").read_text()
 
 
 def test_a_dozen_kills_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,10 @@ class Cluster:
     def name(self) -> str:
         return self._address
 
+    @property
+    def command(self) -> str:
+        return f"hsfl run --listen {self._address}"
+
     def __enter__(self) -> Self:
         return self
 
