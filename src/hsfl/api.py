@@ -20,11 +20,11 @@ from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.schema import ModelSection
 
 if TYPE_CHECKING:
+    from hsfl.distributed.cluster import Cluster
     from hsfl.engine import Backend
     from hsfl.problem.problem import Constants
     from hsfl.problem.strategy import Strategy
     from hsfl.runs.callback import Callback
-    from hsfl.runs.executor import Executor
     from hsfl.runs.reading import Run
 
 
@@ -178,18 +178,22 @@ def run(
     data: str | Path | None = None,
     token: str | Path | None = None,
     certificates: str | Path | None = None,
+    as_measured: bool = False,
 ) -> Run:
     """Run a scenario on machines into a run folder, like `train`, with measured times and the same weights.
 
     This process is the coordinator. `cluster` is "local", for every entity and the fed server a process beside it, or
     HOST:PORT, where it listens for machines that join (`hsfl node`); these need a `token`, a file with it, and/or
-    `certificates`, a folder that `hsfl certificates` wrote. Needs the extra "run".
+    `certificates`, a folder that `hsfl certificates` wrote. `as_measured`: plans are made for the machines and links as
+    they are measured, not as the scenario has them. Needs the extra "run".
     """
     scenario = _loaded(scenario)
     if isinstance(strategy, str):
         scenario, strategy = scenario.with_overrides({"strategy.name": strategy}), None
     with _machines(scenario, cluster, _path(data), _path(token), _path(certificates)) as (scenario, executor):
         from hsfl.runs.training import start
+
+        executor.as_measured = as_measured
 
         options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": _path(data)}
         return start(scenario, _path(out), executor=executor, **options)
@@ -205,11 +209,12 @@ def resume(
     cluster: str | None = None,
     token: str | Path | None = None,
     certificates: str | Path | None = None,
+    as_measured: bool = False,
 ) -> Run:
     """Go on with a run from its last checkpoint; `overrides` may change when it ends (stopping.rounds and the like).
 
-    A run with a strategy object of your own needs it again here. `cluster`, `token` and `certificates` are those of
-    `run`; without a cluster it goes on in this process.
+    A run with a strategy object of your own needs it again here. `cluster`, `token`, `certificates` and `as_measured`
+    are those of `run`; without a cluster it goes on in this process.
     """
     _check_extra()
     from hsfl.runs import resuming
@@ -225,13 +230,14 @@ def resume(
     if cluster is None:
         return go_on(Path(folder), scenario, **options)
     with _machines(scenario, cluster, data_folder, _path(token), _path(certificates)) as (scenario, executor):
+        executor.as_measured = as_measured
         return go_on(Path(folder), scenario, executor=executor, **options)
 
 
 @contextmanager
 def _machines(
     scenario: Scenario, cluster: str, data_folder: Path | None, token: Path | None, certificates: Path | None
-) -> Iterator[tuple[Scenario, Executor]]:
+) -> Iterator[tuple[Scenario, Cluster]]:
     """The machines of a run, and its scenario as they train it."""
     _check_extra()
     from hsfl.distributed.cluster import joined

@@ -13,6 +13,9 @@ import torch
 
 import hsfl
 from hsfl.errors import ScenarioError
+from hsfl.problem.system import System
+from hsfl.report.measured import draw_times, kind_of_time
+from hsfl.report.runs import write_report
 from tests.distributed.killing import Killer, Moving, same_files
 from tests.runs.conftest import TINY, rounds_of, write_tiny
 from tests.runs.conftest import spawn as spawn
@@ -44,6 +47,17 @@ def test_a_planned_run_is_that_of_the_reference(tmp_path: Path) -> None:
     assert (measured.loss, measured.accuracy) == (simulated.loss, simulated.accuracy)
     assert measured.planned_s == pytest.approx(simulated.time_s)
     assert measured.time_s > 0
+    assert [kind_of_time(runs) for runs in ([ours], [theirs], [ours, theirs])] == [
+        "measured time",
+        "simulated time",
+        "time",
+    ]
+    seconds, planned = draw_times(ours).axes[0].lines
+    assert seconds.get_ydata()[-1] == measured.time_s
+    assert planned.get_ydata()[-1] == measured.planned_s
+    names = {path.name for path in write_report([ours], tmp_path / "report")}
+    assert "times.png" in names
+    assert "Times are measured" in (tmp_path / "report" / "report.html").read_text()
 
 
 def test_a_dozen_kills_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,3 +154,29 @@ def test_codes_that_are_planned_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"tiers\.device\.code: machines cannot change codes while they run; write"):
         hsfl.run(scenario, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+class Asked:
+    """A strategy that remembers the machines it was asked for."""
+
+    name, replans, needs_constants = "Asked", True, False
+
+    def __init__(self) -> None:
+        self.systems: list[System] = []
+
+    def propose(self, problem: hsfl.Problem, current: hsfl.Plan | None, round_: int) -> hsfl.Plan:
+        self.systems.append(problem.system)
+        return hsfl.Plan((1, 3), (1, 1, 1))
+
+
+@pytest.mark.parametrize("as_measured", [True, False])
+def test_plans_can_be_made_for_machines_as_measured(as_measured: bool, tmp_path: Path) -> None:
+    """The scenario's machines are slow, those here are not."""
+    scenario, strategy = hsfl.load_scenario(write_tiny(tmp_path, {"stopping.rounds": 8})), Asked()
+    run = hsfl.run(scenario, out=tmp_path / "machines", strategy=strategy, as_measured=as_measured)
+    assert [plan.as_measured for plan in run.plans] == [as_measured] * 3
+    given = scenario.system.tiers
+    first, *_, last = strategy.systems
+    assert [tier.compute_flops.tolist() for tier in first.tiers] == [tier.compute_flops.tolist() for tier in given]
+    for tier, slow in zip(last.tiers, given, strict=True):
+        assert (tier.compute_flops != slow.compute_flops).all() == as_measured

@@ -13,8 +13,21 @@ from hypothesis import strategies as st
 
 import hsfl
 from hsfl.distributed import wire_pb2 as wire
-from hsfl.distributed.tensors import WireError, packed, packed_by_name, unpacked, unpacked_by_name
-from hsfl.engine.links import CODECS
+from hsfl.distributed.tensors import WireError, pack, pack_by_name, unpacked, unpacked_by_name
+from hsfl.engine.links import CODECS, Codec
+
+
+def packed(tensor: torch.Tensor, codec: Codec | None = None) -> wire.Tensor:
+    message = wire.Tensor()
+    pack(message, tensor, codec)
+    return message
+
+
+def packed_by_name(tensors: dict[str, torch.Tensor]) -> wire.Tensors:
+    message = wire.Tensors()
+    pack_by_name(message, tensors)
+    return message
+
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 

@@ -67,6 +67,12 @@ def run(
     intervals: Annotated[
         str | None, typer.Option(metavar="5,6,1", help="Rounds between averages, per tier; see hsfl train.")
     ] = None,
+    as_measured: Annotated[
+        bool,
+        typer.Option(
+            "--as-measured", help="Plan for the machines and links as measured, not as the scenario has them."
+        ),
+    ] = False,
     averaging: AveragingOption = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, partition and mini-batches.")] = None,
     code: CodeOption = None,
@@ -99,6 +105,7 @@ def run(
             "say where to run: --local, every machine a process here, or --listen HOST:PORT for others to join"
         )
     where: dict[str, Any] = {"cluster": listen or "local", "token": token, "certificates": certificates}
+    where["as_measured"] = as_measured
     if (resume is None) == (scenario is None):
         raise HsflError("name a scenario to run (hsfl scenarios), or a run to go on with: --resume DIR")
     if resume is not None and out is not None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hsfl.distributed.machines import Machines
+from hsfl.distributed.rates import Measured, work_of
 from hsfl.engine.clock import SimulatedClock
 from hsfl.problem.codes import LinkCodes
 from hsfl.problem.problem import Problem
@@ -14,9 +16,11 @@ from hsfl.problem.system import System
 class MeasuredClock:
     """Wall time of rounds, averages, moves and measurements; what crossed links is what the plan says."""
 
-    def __init__(self, problem: Problem, machines: Machines) -> None:
-        self._planned, self._machines = SimulatedClock(problem), machines
+    def __init__(self, problem: Problem, machines: Machines, *, as_measured: bool) -> None:
+        """`as_measured`: plans are made for the machines as they were measured, not as the scenario has them."""
+        self._planned, self._machines, self.as_measured = SimulatedClock(problem), machines, as_measured
         self._seen, self.time_s = machines.seconds, 0.0
+        self._measured = Measured()
 
     @property
     def planned_s(self) -> float | None:
@@ -29,7 +33,10 @@ class MeasuredClock:
 
     @property
     def problem(self) -> Problem:
-        return self._planned.problem
+        problem = self._planned.problem
+        if not self.as_measured:
+            return problem
+        return replace(problem, system=self._measured.system(problem.system, self._machines.places))
 
     @property
     def bits(self) -> dict[str, int]:
@@ -47,6 +54,8 @@ class MeasuredClock:
         self._planned.see(system, codes)
 
     def split(self, cuts: Sequence[int], rounds: int = 1) -> None:
+        machines, problem = self._machines, self._planned.problem
+        self._measured.see(machines.compute_s, machines.bps, work_of(problem, machines.places, cuts))
         self._planned.split(cuts, rounds)
         self._tick()
 

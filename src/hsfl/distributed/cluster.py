@@ -28,12 +28,18 @@ class Cluster:
     def __init__(self, scenario: Scenario, address: str, security: Security, notify: Callable[[str], None]) -> None:
         """The coordinator listens at `address`, HOST:PORT. `notify` hears who is waited for."""
         self.scenario, self.security, self._address, self._notify = scenario, security, address, notify
+        self.as_measured = False
+        """Whether plans are made for the machines as they are measured."""
         self._listener: Listener | None = None
         self._machines: Machines | None = None
 
     @property
     def name(self) -> str:
         return self._address
+
+    @property
+    def command(self) -> str:
+        return f"hsfl run --listen {self._address}"
 
     def __enter__(self) -> Self:
         return self
@@ -47,7 +53,7 @@ class Cluster:
         self._opened(given.places, self._listener.port)
         self._machines = given.parts
         given.parts.connect(Coordinator(self, given.places, self._notify))
-        return MeasuredClock(prepared.task.problem, given.parts)
+        return MeasuredClock(prepared.task.problem, given.parts, as_measured=self.as_measured)
 
     def _opened(self, places: Places, port: int) -> None:
         """The coordinator listens."""

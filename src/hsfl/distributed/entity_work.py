@@ -14,14 +14,8 @@ from hsfl.distributed.membership import Send
 from hsfl.distributed.places import COORDINATOR, FED, Places
 from hsfl.distributed.saves import Saves
 from hsfl.distributed.shapes import Crossing
-from hsfl.distributed.tensors import (
-    WireError,
-    packed,
-    packed_by_name,
-    unpacked,
-    unpacked_by_name,
-)
-from hsfl.distributed.work import Work, packed_average, unpacked_average
+from hsfl.distributed.tensors import WireError, pack, pack_by_name, unpacked, unpacked_by_name
+from hsfl.distributed.work import Work, pack_average, unpacked_average
 from hsfl.engine.averaging import Tensors
 from hsfl.engine.coded_averages import check_unsent
 from hsfl.engine.entities import EntityBackend
@@ -71,9 +65,9 @@ class EntityWork(Work):
             return self._save(command.position)
         if kind == "install":
             return [Send(FED, self._message(wanted=wire.Wanted()))]
-        held = self.kept() if command.all else dict(self.entity.state()[0])
-        values = wire.Held(name=self.name, values=packed_by_name(held))
-        return [Send(FED, self._message(held=values)), *self._finish()]
+        message = self._message(held=wire.Held(name=self.name))
+        pack_by_name(message.held.values, self.kept() if command.all else self.entity.state()[0])
+        return [Send(FED, message), *self._finish()]
 
     def _take_held(self, source: str, held: wire.Held) -> list[Send]:
         if source != FED or held.name != self.name:
@@ -91,7 +85,9 @@ class EntityWork(Work):
         if self.tier == 0:
             for client in self.entity.clients:
                 inputs, targets = self.parts._data().batch(self.parts.drawn()[client : client + 1])
-                sent += self._forward(client, self.parts._inputs(inputs)[0], packed(targets[0]))
+                given = wire.Activations(client=client)
+                pack(given.targets, targets[0])
+                sent += self._forward(given, self.parts._inputs(inputs)[0])
         return sent
 
     def _take_activations(self, source: str, given: wire.Activations) -> list[Send]:
@@ -99,17 +95,19 @@ class EntityWork(Work):
             raise WireError(f"activations of client {given.client + 1}")
         like = self.crossing.activations(self.parts.cuts[self.tier - 1])
         values = unpacked(given.values, like, self.parts.links[self.tier - 1].up)
-        return self._forward(given.client, values, given.targets)
+        return self._forward(given, values)
 
-    def _forward(self, client: int, received: torch.Tensor, targets: wire.Tensor) -> list[Send]:
-        parts = self.parts
+    def _forward(self, given: wire.Activations, received: torch.Tensor) -> list[Send]:
+        """Compute with what was given for a client, unpacked."""
+        parts, client = self.parts, given.client
         with self._computing():
             sent = self.entity.forward(client, received.to(parts.device), parts.round)
         if self.places.parent(self.name) != COORDINATOR:
-            values = packed(sent, parts.links[self.tier].up)
-            up = wire.Activations(client=client, values=values, targets=targets)
-            return [Send(self.parent, self._message(activations=up))]
-        expected = unpacked(targets, self.crossing.targets).to(parts.device)
+            up = wire.Activations(client=client, targets=given.targets)
+            message = self._message(activations=up)
+            pack(message.activations.values, sent, parts.links[self.tier].up)
+            return [Send(self.parent, message)]
+        expected = unpacked(given.targets, self.crossing.targets).to(parts.device)
         with self._computing():
             loss, gradient = self.entity.loss(client, expected, parts.loss)
         self._done.losses[client] = float(loss)
@@ -128,8 +126,9 @@ class EntityWork(Work):
         self._clients.remove(client)
         sent = []
         if passed is not None:
-            down = wire.Gradients(client=client, values=packed(passed, self.parts.links[self.tier - 1].down))
-            sent.append(Send(self.places.host(self.tier - 1, client), self._message(gradients=down)))
+            message = self._message(gradients=wire.Gradients(client=client))
+            pack(message.gradients.values, passed, self.parts.links[self.tier - 1].down)
+            sent.append(Send(self.places.host(self.tier - 1, client), message))
         if not self._clients:
             with self._computing():
                 self.entity.step()
@@ -153,9 +152,9 @@ class EntityWork(Work):
         if codec is not None:
             check_unsent([self.entity.state()[1]], [self.entity.clients], codec.code)
         self._average = average, contributed
-        values = packed_average(contributed, codec, self._sizes(average))
-        given = wire.Contribution(tier=self.tier, layers=average.layers, values=values)
-        return [Send(FED, self._message(contribution=given))]
+        message = self._message(contribution=wire.Contribution(tier=self.tier, layers=average.layers))
+        pack_average(message.contribution.values, contributed, codec, self._sizes(average))
+        return [Send(FED, message)]
 
     def _take_mean(self, source: str, mean: wire.Mean) -> list[Send]:
         if source != FED or self._average is None:
@@ -180,10 +179,8 @@ class EntityWork(Work):
         sent: list[Send] = []
         for layer in self.entity.layers:
             if (to := tier_of(cuts, layer.number)) != self.tier:
-                values = packed_by_name(_whole(layer))
-                message = self._message(
-                    moved_layer=wire.MovedLayer(layer=layer.number, entity=self.number, values=values)
-                )
+                message = self._message(moved_layer=wire.MovedLayer(layer=layer.number, entity=self.number))
+                pack_by_name(message.moved_layer.values, _whole(layer))
                 sent += [Send(name, message) for name in self._towards(to)]
         return [*sent, *self._if_moved()]
 

@@ -14,8 +14,8 @@ from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.membership import Send
 from hsfl.distributed.places import COORDINATOR, FED, Places
 from hsfl.distributed.saves import Saves
-from hsfl.distributed.tensors import WireError, packed_by_name, unpacked_by_name
-from hsfl.distributed.work import Work, packed_average, unpacked_average
+from hsfl.distributed.tensors import WireError, pack_by_name, unpacked_by_name
+from hsfl.distributed.work import Work, pack_average, unpacked_average
 from hsfl.engine.averaging import Tensors
 from hsfl.engine.coded_averages import send
 from hsfl.engine.entities import EntityBackend, drift, mean
@@ -99,7 +99,8 @@ class FedWork(Work):
         if self.parts.coded[tier]:
             codec = self.parts.links[tier].average
             average = send(codec, average, [self.unsent[layer] for layer in layers])
-        message = self._message(mean=wire.Mean(values=packed_average(average, codec, sizes)))
+        message = self._message(mean=wire.Mean())
+        pack_average(message.mean.values, average, codec, sizes)
         self._average, self._contributed = None, {}
         names = [self.places.name(tier, number) for number in range(len(shares))]
         return [*(Send(name, message) for name in names), *self._finish()]
@@ -131,7 +132,9 @@ class FedWork(Work):
             sent = []
         if len(self._passed) + len(self._states) == len(self.places.entities):
             values = self.kept() if self._all else self._virtual_average()
-            sent.append(wire.Held(name=FED, values=packed_by_name(values)))
+            own = wire.Held(name=FED)
+            pack_by_name(own.values, values)
+            sent.append(own)
             self._passed, self._states = set(), {}
             self._finish()
         return [Send(COORDINATOR, self._message(held=one)) for one in sent]

@@ -30,7 +30,7 @@ _GRACE_S = 5.0
 class LocalCluster(Cluster):
     """Every entity and the fed server a process of its own, over sockets of this machine."""
 
-    name = "local"
+    name, command = "local", "hsfl run --local"
 
     def __init__(self, scenario: Scenario, data_folder: Path | None, notify: Callable[[str], None]) -> None:
         super().__init__(scenario, "127.0.0.1:0", Security(secrets.token_urlsafe(TOKEN_BYTES)), notify)

@@ -12,7 +12,7 @@ import torch
 from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.coordinator import Answer, Coordinator, Mark
 from hsfl.distributed.places import FED
-from hsfl.distributed.tensors import packed_by_name, unpacked_by_name
+from hsfl.distributed.tensors import pack_by_name, unpacked_by_name
 from hsfl.engine import saving
 from hsfl.engine.checks import checked_clients
 from hsfl.engine.entities import EntityBackend
@@ -33,7 +33,9 @@ class Machines(EntityBackend):
         self.seconds = 0.0
         """Wall time that rounds, averages, moves and measurements took so far."""
         self.compute_s: dict[str, float] = {}
-        """What every entity computed in the last round."""
+        """How long every entity computed in the last round."""
+        self.bps: dict[str, float] = {}
+        """How fast links are, by "SENDER>RECEIVER", as far as is known."""
         self._coordinator: Coordinator | None = None
         self._saved = 0
         """The round of the last save."""
@@ -68,7 +70,7 @@ class Machines(EntityBackend):
             done, _ = self._change(round=wire.Round(round=self.round))
         if set(done.losses) != set(range(self.num_clients)):
             raise HsflError("a round came back without the losses of all clients; the machines have other scenarios")
-        self.compute_s = dict(done.compute_s)
+        self.compute_s, self.bps = dict(done.compute_s), dict(done.bps)
         self.round += 1
         return torch.tensor([done.losses[n] for n in range(self.num_clients)], dtype=torch.float32)
 
@@ -155,10 +157,9 @@ class Machines(EntityBackend):
         self.cuts, self._averaged_at = tuple(cuts), list(about.averaged_at)
         self._resume(about.round, about.seed)
         self._virtual, self._saved = None, self.round
-        states = {
-            name: packed_by_name({key: value for key, value in tensors.items() if self._whose(key, name)})
-            for name in self.places.nodes
-        }
+        states = {name: wire.Tensors() for name in self.places.nodes}
+        for name, into in states.items():
+            pack_by_name(into, {key: value for key, value in tensors.items() if self._whose(key, name)})
         self.coordinator.start(self._mark(), states)
 
     @contextmanager

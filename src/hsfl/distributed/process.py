@@ -83,6 +83,7 @@ def run_node(
         node = Node(FedWork(given.parts, places, saves), warn)
     else:
         node = Node(EntityWork(given.parts, places, name, saves, given.crossing), warn)
+    node.work.bps = inbox.bps
     listener = None
     if callers := places.callers(name):
         listener = Listener(listen, callers, given.scenario, inbox, security, limit)

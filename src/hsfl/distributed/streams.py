@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
 from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.membership import Connected, Event, Gone, Heard
+from hsfl.distributed.rates import LinkMeter
 from hsfl.distributed.security import Security
 from hsfl.errors import HsflError
 
@@ -30,6 +31,28 @@ _ENVELOPE_BYTES = 2**16
 
 class RefusedError(HsflError):
     """A machine was refused; its message says why."""
+
+
+class _Arrived(NamedTuple):
+    """A message, its size in bytes, when it was sent by the sender's clock, and when it came by the own."""
+
+    message: wire.Message
+    size: int
+    sent_s: float
+    at_s: float
+
+
+def _arrived(data: bytes) -> _Arrived:
+    message = wire.Message.FromString(data)
+    sent_s = message.sent_s
+    message.ClearField("sent_s")
+    return _Arrived(message, len(data), sent_s, time.monotonic())
+
+
+def _sent(message: wire.Message) -> bytes:
+    """The bytes of a message that leaves now; if others send the same one, each sets its own moment."""
+    message.sent_s = time.monotonic()
+    return message.SerializeToString()
 
 
 class Stream:
@@ -73,10 +96,20 @@ class Inbox:
     """What happened, in order, until the loop of the machine takes it; whoever brings more waits."""
 
     def __init__(self, size: int) -> None:
+        self._meters: dict[str, LinkMeter] = {}
         self._events: queue.Queue[tuple[Stream, Event | Exception]] = queue.Queue(size)
 
     def put(self, stream: Stream, event: Event | Exception) -> None:
         self._events.put((stream, event))
+
+    def hear(self, stream: Stream, arrived: _Arrived) -> None:
+        """A message has come."""
+        self._meters.setdefault(stream.peer, LinkMeter()).see(arrived.size, arrived.sent_s, arrived.at_s)
+        self.put(stream, Heard(stream.peer, arrived.message))
+
+    def bps(self) -> dict[str, float]:
+        """How fast each peer is heard, where that is known."""
+        return {peer: bps for peer, meter in list(self._meters.items()) if (bps := meter.bps) is not None}
 
     def get(self, timeout_s: float) -> Event | None:
         """The next event of a stream that still counts; None if nothing happens. RefusedError where a machine is."""
@@ -96,6 +129,7 @@ def _options(limit: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_send_message_length", limit + _ENVELOPE_BYTES),
         ("grpc.max_receive_message_length", limit + _ENVELOPE_BYTES),
+        ("grpc.http2.max_frame_size", 2**20),
         ("grpc.keepalive_time_ms", 10_000),
         ("grpc.keepalive_timeout_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -121,8 +155,8 @@ class Listener:
         )
         handler = grpc.stream_stream_rpc_method_handler(
             self._attach,
-            request_deserializer=wire.Message.FromString,
-            response_serializer=wire.Message.SerializeToString,
+            request_deserializer=_arrived,
+            response_serializer=_sent,
         )
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("hsfl.Tree", {"Attach": handler}),))
         try:
@@ -153,12 +187,12 @@ class Listener:
             stream._outgoing.put(None)  # behind what is still to be sent
         self._server.stop(grace_s).wait()
 
-    def _attach(self, incoming: Iterator[wire.Message], context: Any) -> Iterator[wire.Message]:
+    def _attach(self, incoming: Iterator[_Arrived], context: Any) -> Iterator[wire.Message]:
         timer = threading.Timer(_GREETING_S, context.cancel)
         timer.daemon = True
         timer.start()
         try:
-            hello = next(incoming, wire.Message()).hello
+            hello = next(incoming, _arrived(b"")).message.hello
         except grpc.RpcError:
             return
         finally:
@@ -189,12 +223,12 @@ class Listener:
             return "it has another scenario, or another hsfl; start all machines with the same"
         return None
 
-    def _listen(self, stream: Stream, incoming: Iterator[wire.Message]) -> None:
+    def _listen(self, stream: Stream, incoming: Iterator[_Arrived]) -> None:
         with suppress(Exception):  # of grpc, when a stream breaks
-            for message in incoming:
+            for arrived in incoming:
                 if stream.dropped:
                     break
-                self._inbox.put(stream, Heard(stream.peer, message))
+                self._inbox.hear(stream, arrived)
         with self._lock:
             if self._streams.get(stream.peer) is stream:
                 del self._streams[stream.peer]
@@ -266,12 +300,13 @@ class Dialer:
         stream.send(wire.Message(hello=self._hello))
         attach = channel.stream_stream(
             _METHOD,
-            request_serializer=wire.Message.SerializeToString,
-            response_deserializer=wire.Message.FromString,
+            request_serializer=_sent,
+            response_deserializer=_arrived,
         )
         call = attach(stream.outgoing(), metadata=self._security.metadata())
-        for message in call:
+        for arrived in call:
             if stream is not self._stream:
+                message = arrived.message
                 if message.HasField("refused"):
                     self._closed.set()
                     refusal = f"{self._hello.name}: refused by {self.peer} at {address}: {message.refused.reason}"
@@ -283,7 +318,7 @@ class Dialer:
                 call.cancel()
                 break
             else:
-                self._inbox.put(stream, Heard(self.peer, message))
+                self._inbox.hear(stream, arrived)
         return stream is self._stream
 
     def _channel(self, address: str) -> Any:

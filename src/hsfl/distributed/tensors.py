@@ -36,17 +36,21 @@ class WireError(HsflError):
     """A peer sent what it may not send."""
 
 
-def packed(tensor: torch.Tensor, codec: Codec | None = None) -> wire.Tensor:
-    """A tensor as a message; a codec writes floating-point numbers in its own way."""
+def pack(into: wire.Tensor, tensor: torch.Tensor, codec: Codec | None = None) -> None:
+    """Write a tensor into a message, in place: protobuf copies what is given to it.
+
+    A codec writes floating-point numbers in its own way.
+    """
     tensor = tensor.detach()
     order = sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride()[axis], axis))
-    found = wire.Tensor(dtype=_NAMES[tensor.dtype], shape=tensor.shape, order=order)
+    into.dtype = _NAMES[tensor.dtype]
+    into.shape.extend(tensor.shape)
+    into.order.extend(order)
     if codec is not None and codec.code != FP32 and tensor.is_floating_point():
-        found.code, found.data = codec.code.name, codec.encode(tensor)
+        into.code, into.data = codec.code.name, codec.encode(tensor)
     else:
         flat = tensor.cpu().permute(order).contiguous().flatten()
-        found.data = flat.view(torch.uint8).numpy().tobytes()
-    return found
+        into.data = flat.view(torch.uint8).numpy().tobytes()
 
 
 def unpacked(message: wire.Tensor, like: torch.Tensor, codec: Codec | None = None) -> torch.Tensor:
@@ -54,7 +58,7 @@ def unpacked(message: wire.Tensor, like: torch.Tensor, codec: Codec | None = Non
 
     WireError otherwise, before memory is taken. `like` may be a tensor on the device "meta".
     """
-    shape, order = tuple(message.shape), tuple(message.order)
+    shape, order, data = tuple(message.shape), tuple(message.order), message.data
     if message.dtype != _NAMES[like.dtype] or shape != tuple(like.shape):
         raise WireError(
             f"a tensor of {message.dtype[:20]} {_text(shape)}, expected {_NAMES[like.dtype]} {_text(like.shape)}"
@@ -66,15 +70,15 @@ def unpacked(message: wire.Tensor, like: torch.Tensor, codec: Codec | None = Non
         raise WireError(f"a tensor written as {message.code[:20] or 'it is'!r}, which is not the code of this link")
     if coded:
         assert codec is not None
-        if len(message.data) != coded_size(codec, shape):
-            raise WireError(f"{len(message.data)} bytes for a tensor of {_text(shape)} in {codec.code.name}")
-        values = codec.decode(message.data, torch.empty(shape, dtype=like.dtype))
+        if len(data) != coded_size(codec, shape):
+            raise WireError(f"{len(data)} bytes for a tensor of {_text(shape)} in {codec.code.name}")
+        values = codec.decode(data, torch.empty(shape, dtype=like.dtype))
         return values.permute(order).contiguous().permute(_inverse(order))
     size = prod(shape) * like.dtype.itemsize
-    if len(message.data) != size:
-        raise WireError(f"{len(message.data)} bytes for a tensor of {_text(shape)}, expected {size}")
+    if len(data) != size:
+        raise WireError(f"{len(data)} bytes for a tensor of {_text(shape)}, expected {size}")
     found = torch.empty([shape[axis] for axis in order], dtype=like.dtype)
-    found.flatten().view(torch.uint8).numpy()[:] = np.frombuffer(message.data, np.uint8)
+    found.flatten().view(torch.uint8).numpy()[:] = np.frombuffer(data, np.uint8)
     return found.permute(_inverse(order))
 
 
@@ -84,8 +88,10 @@ def coded_size(codec: Codec, shape: tuple[int, ...]) -> int:
     return len(codec.encode(torch.zeros(shape)))
 
 
-def packed_by_name(tensors: Mapping[str, torch.Tensor]) -> wire.Tensors:
-    return wire.Tensors(names=tensors, values=map(packed, tensors.values()))
+def pack_by_name(into: wire.Tensors, tensors: Mapping[str, torch.Tensor]) -> None:
+    for name, tensor in tensors.items():
+        into.names.append(name)
+        pack(into.values.add(), tensor)
 
 
 def unpacked_by_name(message: wire.Tensors, like: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -15,7 +15,7 @@ from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.membership import Send
 from hsfl.distributed.places import Places
 from hsfl.distributed.saves import Saves
-from hsfl.distributed.tensors import WireError, packed, unpacked
+from hsfl.distributed.tensors import WireError, pack, unpacked
 from hsfl.engine.averaging import Tensors
 from hsfl.engine.entities import EntityBackend
 from hsfl.engine.links import Codec
@@ -23,11 +23,19 @@ from hsfl.engine.links import Codec
 COMMANDS = ("round", "average", "move", "save", "collect", "install")
 
 
+class RepeatedTensors(Protocol):
+    """A field of several tensors."""
+
+    def add(self) -> wire.Tensor: ...
+
+
 class Work(ABC):
     """A machine's part in commands."""
 
     def __init__(self, parts: EntityBackend, places: Places, name: str, saves: Saves) -> None:
         """`parts` says what entities are made of; it is this machine's own, and follows cuts, round and seed."""
+        self.bps: Callable[[], Mapping[str, float]] = dict
+        """How fast peers are heard: whoever has streams knows."""
         self.parts, self.places, self.name, self.saves = parts, places, name, saves
         self.children, self.parent = places.children(name), places.parent(name)
         self._epoch = self._number = 0
@@ -117,28 +125,31 @@ class Work(ABC):
         if self._busy or self._awaited or self._told:
             return []
         self._told = True
+        for peer, bps in self.bps().items():
+            self._done.bps[f"{peer}>{self.name}"] = bps
         return [Send(self.parent, self._message(done=self._done))]
 
     def _message(self, **body: Any) -> wire.Message:
         return wire.Message(epoch=self._epoch, number=self._number, **body)
 
 
-def packed_average(values: Sequence[torch.Tensor], codec: Codec | None, sizes: Sequence[int]) -> list[wire.Tensor]:
-    """What is averaged, as messages; coded, each layer's weights one after another. `sizes`: weights of every layer."""
-    if codec is None:
-        return [packed(value) for value in values]
-    rest, found = list(values), []
-    for size in sizes:
+def pack_average(
+    into: RepeatedTensors, values: Sequence[torch.Tensor], codec: Codec | None, sizes: Sequence[int]
+) -> None:
+    """What is averaged, in messages; coded, each layer's weights one after another. `sizes`: weights of every layer."""
+    rest = list(values)
+    for size in sizes if codec is not None else ():
         layer, rest = rest[:size], rest[size:]
         if layer:
-            found.append(packed(torch.cat([weight.flatten() for weight in layer])[None], codec))
-    return [*found, *map(packed, rest)]
+            pack(into.add(), torch.cat([weight.flatten() for weight in layer])[None], codec)
+    for value in rest:
+        pack(into.add(), value)
 
 
 def unpacked_average(
     messages: Sequence[wire.Tensor], like: Sequence[torch.Tensor], codec: Codec | None, sizes: Sequence[int]
 ) -> Tensors:
-    """What `packed_average` packed; `like` are tensors of the right shapes and types."""
+    """What `pack_average` packed; `like` are tensors of the right shapes and types."""
     given, like = list(messages), list(like)
     found: Tensors = []
     for size in sizes if codec is not None else ():

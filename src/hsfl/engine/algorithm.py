@@ -211,6 +211,7 @@ class Algorithm:
             layers=problem.num_layers,
             constants=record_constants(problem.constants) if task.strategy.needs_constants else None,
             kept=kept,
+            as_measured=self.clock.as_measured,
         )
 
     def _recode(self) -> None:

@@ -32,6 +32,10 @@ class Clock(Protocol):
     """Where `time_s` is measured: what the plan says it takes."""
 
     @property
+    def as_measured(self) -> bool:
+        """Whether the machines of the moment are those that were measured, and not the scenario's."""
+
+    @property
     def problem(self) -> Problem:
         """With the machines of the moment."""
 
@@ -56,6 +60,7 @@ class SimulatedClock:
     """What crossed every link, by "TIER.LINK": up and down carry activations, gradients and moved layers, fed_up and
     fed_down sub-models."""
     planned_s: float | None = None
+    as_measured: bool = False
 
     def __post_init__(self) -> None:
         tiers = self.problem.system.tiers

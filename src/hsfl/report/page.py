@@ -15,6 +15,7 @@ from hsfl.errors import HsflError, MissingExtraError
 from hsfl.problem.codes import CODES
 from hsfl.problem.units import format_bits, format_seconds
 from hsfl.records import PlanRecord, RoundRecord
+from hsfl.report.measured import kind_of_time, what_times_are
 from hsfl.report.words import both, counted, forecast_text, numbers, planned_codes
 from hsfl.runs.reading import Run, total_bytes
 from hsfl.scenario.toml_format import dotted
@@ -99,7 +100,9 @@ def headline(runs: Sequence[Run]) -> str:
     if len(ratios) > 5:
         ratios = [f"{others[0][0] / best:.2f} to {others[-1][0] / best:.2f} times as fast as the other {len(others)}"]
     goal = f"{percent(target, 1)} test accuracy (the most that all {len(runs)} runs reach, rounded down to 0.5 points)"
-    return f"{first} is the first to reach {goal}, after {format_seconds(best)} of simulated time: {both(ratios)}."
+    return (
+        f"{first} is the first to reach {goal}, after {format_seconds(best)} of {kind_of_time(runs)}: {both(ratios)}."
+    )
 
 
 def _achievement(run: Run) -> str:
@@ -115,13 +118,14 @@ def _achievement(run: Run) -> str:
 
 
 def _moment(line: RoundRecord) -> str:
-    return f"{counted(line.round, 'round')}, {format_seconds(line.time_s)} of simulated time"
+    kind = "simulated time" if line.planned_s is None else "measured time"
+    return f"{counted(line.round, 'round')}, {format_seconds(line.time_s)} of {kind}"
 
 
 def summary_rows(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     """The header and one row per run; the time to a common accuracy only where several runs have one."""
     target = common_target(runs) if len(runs) > 1 else None
-    header = ["run", "strategy", "rounds", "simulated time", "last accuracy", "best accuracy"]
+    header = ["run", "strategy", "rounds", kind_of_time(runs), "last accuracy", "best accuracy"]
     header += [] if target is None else [f"time to {percent(target, 1)}"]
     header += ["sent", "last cuts", "last intervals", "ended by"]
     rows = []
@@ -200,9 +204,7 @@ def what_you_see(runs: Sequence[Run]) -> str:
     unfinished = [label for label, run in zip(run_labels(runs), runs, strict=True) if not run.finished]
     if unfinished:
         sentences.append(f"Not ended, so shown up to now: {', '.join(unfinished)}.")
-    sentences.append(
-        "Times are simulated: what the machines and links of the scenario take, not the computer that trained."
-    )
+    sentences.append(what_times_are(runs))
     return " ".join(sentences)
 
 

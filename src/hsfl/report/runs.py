@@ -17,6 +17,7 @@ from hsfl.problem.profile import FloatArray
 from hsfl.records import RoundRecord
 from hsfl.report.forecasts import draw_forecasts, forecasts
 from hsfl.report.grid import Grid
+from hsfl.report.measured import draw_times, is_measured, kind_of_time
 from hsfl.report.page import Picture, check, common_target, percent, render, run_labels, summary_rows
 from hsfl.report.plots import new_figure, plain, tick_step
 from hsfl.runs.reading import Run, total_bytes
@@ -64,7 +65,7 @@ def write_report(runs: Sequence[Run], out: Path) -> list[Path]:
 
 def draw_all(runs: Sequence[Run]) -> list[Picture]:
     """Every picture that the runs have something for."""
-    three = "against simulated time, rounds and bytes sent over all links."
+    three = f"against {kind_of_time(runs)}, rounds and bytes sent over all links."
     pictures = [
         Picture("accuracy.png", f"Test accuracy of the averaged model {three}", _png(draw_accuracy(runs))),
         Picture("loss.png", f"Training loss (top) and test loss (bottom) {three}", _png(draw_loss(runs))),
@@ -77,6 +78,9 @@ def draw_all(runs: Sequence[Run]) -> list[Picture]:
         if run.plans:
             what = "Layers held by each tier (top) and rounds between averages (bottom), as the plan changed."
             pictures.append(Picture(f"plans{suffix}.png", what, _png(draw_plans(run)), run))
+        if is_measured(run):
+            what = "Seconds as machines took them, and as the scenario's machines would."
+            pictures.append(Picture(f"times{suffix}.png", what, _png(draw_times(run)), run))
         if has_labels(run) and not together:
             pictures.append(Picture(f"labels{suffix}.png", caption, _png(draw_labels(run)), run))
         if has_drift(run):
@@ -283,7 +287,7 @@ def _x_axes(runs: Sequence[Run]) -> list[tuple[Callable[[RoundRecord], float], s
     _, duration, time_unit = _duration(runs)
     factor, size_unit = next((scale or 1, unit) for scale, unit in _SIZES if size >= scale)
     return [
-        (lambda line: line.time_s / duration, f"simulated time, in {time_unit}"),
+        (lambda line: line.time_s / duration, f"{kind_of_time(runs)}, in {time_unit}"),
         (lambda line: line.round, "rounds"),
         (lambda line: total_bytes(line) / factor, "sent, in " + size_unit),
     ]

@@ -16,5 +16,9 @@ class Executor(Protocol):
     def name(self) -> str: ...
     @property
     def backend(self) -> type[Backend]: ...
+    @property
+    def command(self) -> str:
+        """What a user types to run on these machines."""
+
     def begin(self, prepared: Prepared) -> Clock:
         """Bring the backend and the machines together; the clock that measures them."""

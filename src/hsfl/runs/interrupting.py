@@ -17,8 +17,8 @@ _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if
 class InterruptedRun(KeyboardInterrupt):
     """Training was asked to stop; the folder holds a checkpoint to resume from."""
 
-    def __init__(self, folder: Path, round_: int) -> None:
-        super().__init__(f"stopped after round {round_}; continue with hsfl train --resume {shlex.quote(str(folder))}")
+    def __init__(self, folder: Path, round_: int, command: str = "hsfl train") -> None:
+        super().__init__(f"stopped after round {round_}; continue with {command} --resume {shlex.quote(str(folder))}")
         self.folder, self.round = folder, round_
 
 

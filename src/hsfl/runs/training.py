@@ -111,7 +111,7 @@ class _Session:
         self.scenario, self.prepared, self.callbacks = scenario, prepared, checked_callbacks(callbacks)
         self.stopping, self.execution = scenario.spec.stopping, scenario.spec.execution
         self.origin = origin(scenario, run)
-        self.backend = prepared.backend
+        self.backend, self.command = prepared.backend, "hsfl train" if executor is None else executor.command
         self.algorithm = Algorithm(self.backend, prepared.task, None if executor is None else executor.begin(prepared))
         self.accuracies: list[float] = []
         """The accuracies of the evaluations that are due every so many rounds."""
@@ -175,7 +175,7 @@ class _Session:
         if self.failed is not None:
             raise self.failed
         if why is None:
-            raise InterruptedRun(folder.path, self.algorithm.round)
+            raise InterruptedRun(folder.path, self.algorithm.round, self.command)
         return Run.load(folder.path)
 
     def _train(self, records: Iterable[RoundRecord | PlanRecord]) -> str | None:
