@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import copy
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -27,12 +28,13 @@ from hsfl.scenario.template import scenario_text
 #: Frames with little overhead, and buckets of one of them: what a link carries at once is little beside a message.
 MTU, BURST = 3000, 3100
 FAST = {"compute": "10 TFLOPS"}
-SENSOR = {**FAST, "uplink": "500 kbps", "downlink": "1 Mbps", "fed_uplink": "1 Mbps", "fed_downlink": "2 Mbps"}
-GATEWAY = {**FAST, "uplink": "2 Mbps", "downlink": "2 Mbps", "fed_uplink": "2 Mbps", "fed_downlink": "2 Mbps"}
+SLOW = {**FAST, "uplink": "500 kbps", "downlink": "1 Mbps", "fed_uplink": "1 Mbps", "fed_downlink": "2 Mbps"}
+SENSOR = {**SLOW, "uplink": "2 Mbps", "downlink": "4 Mbps"}
+GATEWAY = {**FAST, "uplink": "8 Mbps", "downlink": "8 Mbps", "fed_uplink": "2 Mbps", "fed_downlink": "2 Mbps"}
 SERVER = {"name": "server", "entities": 1, **FAST}
 #: A link for each: three sensors and a server; and links that several clients share: four sensors, two gateways.
 TREES = {
-    "3 sensors, a server": ([{"name": "sensor", "entities": 3, **SENSOR}, SERVER], [3]),
+    "3 sensors, a server": ([{"name": "sensor", "entities": 3, **SLOW}, SERVER], [3]),
     "4 sensors, 2 gateways, a server": (
         [{"name": "sensor", "entities": 4, **SENSOR}, {"name": "gateway", "entities": 2, **GATEWAY}, SERVER],
         [2, 3],
@@ -161,6 +163,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=12)
     rounds = parser.parse_args().rounds
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left behind
     print("| machines | part | planned | measured | |\n|---|---|---|---|---|", flush=True)
     for title, (tiers, cuts) in TREES.items():
         show(title, run(tiers, cuts, rounds))

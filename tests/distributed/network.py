@@ -118,6 +118,7 @@ class Network:
         except WireError as error:
             self.happened.append(f"{name} refused {event.name}: {error}")
             self._break(name, event.name)
+            self._gone(event.name, name)
             sent = self.nodes[name].handle(Gone(event.name))
         for one in sent:
             self._put(name, one.name, one.message)

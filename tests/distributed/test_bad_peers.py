@@ -1,0 +1,81 @@
+"""A peer that may speak, but not like that: its stream is closed, the machine goes on, and no weight changes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from hsfl.distributed import wire_pb2 as wire
+from hsfl.distributed.membership import Heard
+from hsfl.distributed.tensors import WireError, pack
+from tests.distributed.network import Network, Task, connected
+
+DEVICE, EDGE, FED = "tier0-1", "tier1-1", "fed"
+
+
+def activations(client: int, shape: tuple[int, ...] = (4, 4, 6, 6)) -> wire.Message:
+    message = wire.Message(activations=wire.Activations(client=client))
+    pack(message.activations.values, torch.zeros(shape))
+    return message
+
+
+def contribution(tier: int, layers: list[int]) -> wire.Message:
+    return wire.Message(contribution=wire.Contribution(tier=tier, layers=layers))
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Network:
+    """Machines in the middle of nothing: a round is done."""
+    machines, found = connected(Task(1), tmp_path, random.Random(0))
+    machines.train_round()
+    found.machines = machines  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("to", "source", "make"),
+    [
+        (EDGE, DEVICE, lambda: activations(0)),  # no round is under way
+        (EDGE, DEVICE, lambda: activations(10**6)),
+        (EDGE, DEVICE, lambda: activations(0, (10**4, 3))),
+        (EDGE, DEVICE, lambda: wire.Message(gradients=wire.Gradients(client=0))),
+        (EDGE, DEVICE, lambda: wire.Message(round=wire.Round(round=1))),  # only a parent commands
+        (EDGE, DEVICE, lambda: wire.Message(held=wire.Held(name=EDGE))),
+        (EDGE, DEVICE, lambda: wire.Message(mean=wire.Mean())),
+        (EDGE, DEVICE, lambda: wire.Message(moved_layer=wire.MovedLayer(layer=10**6))),
+        (EDGE, DEVICE, lambda: wire.Message(done=wire.Done())),
+        (EDGE, DEVICE, lambda: wire.Message(wanted=wire.Wanted())),
+        (FED, DEVICE, lambda: contribution(1, [0])),  # of a tier that it is not in
+        (FED, DEVICE, lambda: contribution(0, [4])),  # of a layer that it does not have
+        (FED, DEVICE, lambda: contribution(0, [0])),  # without tensors
+        (FED, DEVICE, lambda: wire.Message(held=wire.Held(name=EDGE))),
+        (FED, DEVICE, lambda: wire.Message(average=wire.Average(tier=0))),
+    ],
+)
+def test_what_a_peer_may_not_send_is_refused(
+    to: str, source: str, make: Callable[[], wire.Message], network: Network
+) -> None:
+    node = network.nodes[to]
+    message = make()
+    message.epoch, message.number = node.member.epoch, node.work._number
+    before = {key: value.clone() for key, value in node.work.kept().items()}
+    with pytest.raises(WireError):
+        node.handle(Heard(source, message))
+    assert all(torch.equal(value, before[key]) for key, value in node.work.kept().items())
+
+
+def test_the_run_goes_on_after_a_peer_was_refused(network: Network) -> None:
+    """Its stream is closed; it dials again, and all go on from where they were."""
+    reference = network.task.reference()
+    reference.train_round()
+    node = network.nodes[EDGE]
+    child = node.work.children[0]
+    message = activations(10**6)
+    message.epoch, message.number = node.member.epoch, node.work._number
+    network._handle(EDGE, Heard(child, message))
+    assert any(f"{EDGE} refused {child}" in text for text in network.happened)
+    assert torch.equal(network.machines.train_round(), reference.train_round())  # type: ignore[attr-defined]
