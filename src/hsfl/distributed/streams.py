@@ -134,6 +134,7 @@ def _options(limit: int) -> list[tuple[str, int]]:
         ("grpc.keepalive_timeout_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.max_ping_strikes", 0),  # a slow link is no reason to hang up
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
         ("grpc.so_reuseport", 0),
         ("grpc.use_local_subchannel_pool", 1),
