@@ -130,10 +130,11 @@ def _options(limit: int) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", limit + _ENVELOPE_BYTES),
         ("grpc.max_receive_message_length", limit + _ENVELOPE_BYTES),
         ("grpc.http2.max_frame_size", 2**20),
-        ("grpc.keepalive_time_ms", 10_000),
-        ("grpc.keepalive_timeout_ms", 5_000),
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 60_000),  # on a slow link an answer waits behind what is sent
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.max_ping_strikes", 0),  # a slow link is no reason to hang up
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
         ("grpc.so_reuseport", 0),
         ("grpc.use_local_subchannel_pool", 1),
