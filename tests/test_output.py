@@ -121,7 +121,7 @@ def test_a_closed_output_lends_its_number_to_no_other_file(tmp_path):
     write_tiny(tmp_path, FIXED | {"stopping.rounds": 4})
     task = tmp_path / "task.py"
     talking = "import os\nfrom torch import nn\nclass Talking(nn.Linear):\n    def forward(self, x):\n"
-    talking += "        os.write(1, b'noise')\n        return super().forward(x)\n"
+    talking += "        os.write(1, b'chatter')\n        return super().forward(x)\n"
     task.write_text(talking + task.read_text().replace("nn.Linear(4, 3)", "Talking(4, 3)"))
     assert closed("train", "tiny.toml", "--backend", "reference", "--out", "run", cwd=tmp_path) == (0, "")
-    assert all(b"noise" not in path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
+    assert all(b"chatter" not in path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
