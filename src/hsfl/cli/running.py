@@ -101,13 +101,13 @@ def run(
     }
     overrides = overridden(given, code, set_)
     if local == (listen is not None):
-        raise HsflError(
-            "say where to run: --local, every machine a process here, or --listen HOST:PORT for others to join"
-        )
+        hint = ", not both" if local else ", every machine a process here, or --listen HOST:PORT for others to join"
+        raise HsflError(f"say where to run: --local{' or --listen' if local else ''}{hint}")
     where: dict[str, Any] = {"cluster": listen or "local", "token": token, "certificates": certificates}
     where["as_measured"] = as_measured
     if (resume is None) == (scenario is None):
-        raise HsflError("name a scenario to run (hsfl scenarios), or a run to go on with: --resume DIR")
+        both = "not both: the folder has its scenario" if resume is not None else "hsfl scenarios lists some"
+        raise HsflError(f"name a scenario to run, or a run to go on with (--resume DIR); {both}")
     if resume is not None and out is not None:
         raise HsflError("--out and --resume exclude each other; a resumed run stays in its folder")
     with may_get_lost(), warnings_in_one_line(), interrupts_that_say_how_to_go_on():

@@ -126,3 +126,5 @@ class SimulatedClock:
         if not isfinite(seconds):
             raise HsflError(f"{what} takes {seconds} simulated seconds; check the rates of the machines at that moment")
         self.time_s += seconds
+        if self.planned_s is not None:  # a run that was measured goes on
+            self.planned_s += seconds

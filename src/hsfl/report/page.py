@@ -295,9 +295,11 @@ def _constants(run: Run) -> dict[str, Any] | None:
     single = [[_words(k), _digits(v)] for k, v in constants.items() if v is not None and not isinstance(v, list)]
     columns: list[tuple[str, list[Any]]] = []
     for key, value in constants.items():
-        if isinstance(value, list) and value and isinstance(value[0], list):
-            tiers = run.tier_names
-            names = tiers if len(tiers) == len(value) else [str(m + 1) for m in range(len(value))]
+        tiers, count = run.tier_names, len(value) if isinstance(value, list) else 0
+        names = tiers if len(tiers) == count else [str(m + 1) for m in range(count)]
+        if key in ("drift_correction", "intervals_in_force"):
+            single += [[f"{_words(key)}, {name}", _digits(v)] for name, v in zip(names, value or (), strict=True)]
+        elif isinstance(value, list) and value and isinstance(value[0], list):
             columns += [(f"{_words(key)}, {name}", list(v)) for name, v in zip(names, value, strict=True)]
         elif isinstance(value, list):
             columns.append((_words(key), value))
