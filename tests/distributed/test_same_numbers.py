@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from hsfl.distributed.coordinator import Coordinator
 from hsfl.distributed.machines import Machines
+from hsfl.distributed.places import COORDINATOR
 from hsfl.engine.averaging import AveragingRule
 from hsfl.engine.reference import ReferenceBackend
 from hsfl.errors import DivergedError
@@ -127,3 +129,22 @@ def test_not_finite_weights_are_told_as_in_one_process(tmp_path: Path) -> None:
         next(network.nodes["tier0-2"].work.entity.layers[0].module.parameters()).fill_(float("nan"))
     with pytest.raises(DivergedError, match=r"tier0-2: layer 1 of client \d+ has weights that are not finite"):
         machines.average(0)
+
+
+def test_a_new_coordinator_goes_on_with_machines_that_waited(tmp_path: Path) -> None:
+    """It knows no epoch; they have seen some, and what they saved is of another session."""
+    task = Task(1, averaging="corrected", codes="int8")
+    machines, network = connected(task, tmp_path, random.Random(4), faults=2)
+    reference = task.reference()
+    train_alike(task, reference, machines, 4)
+    machines.save(tmp_path / "saved")
+    machines.train_round()  # lost with the coordinator
+    for child in network.places.children(COORDINATOR):
+        network._break(COORDINATOR, child)
+        network._gone(child, COORDINATOR)
+    network.ends.clear()
+    other = task.machines()
+    other.connect(Coordinator(network, network.places, lambda text: None))
+    other.load(tmp_path / "saved")
+    train_alike(task, reference, other, 4)
+    assert_same(other, reference)
