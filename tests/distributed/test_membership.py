@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.membership import (
+    Action,
     Begin,
     Choose,
     Connected,
@@ -188,3 +189,22 @@ def test_who_is_not_a_parent_begins_no_epoch() -> None:
     for name in ("child", "fed", "stranger"):
         message = wire.Message(epoch=9, prepare=wire.Prepare(session="s"))
         assert after(member, Heard(name, message)) == (member, [])
+
+
+def test_who_is_missing_is_said_by_name() -> None:
+    """From below up to the root, as often as it changes."""
+
+    def told(actions: list[Action]) -> list[list[str]]:
+        return [list(one.message.lost.names) for one in actions if isinstance(one, Send)]
+
+    server = Member(("gateway-1",), ("coordinator", "fed"))
+    server, actions = after(server, Connected("coordinator"))
+    assert told(actions) == [["fed", "gateway-1"]]
+    server, actions = after(server, Connected("fed"))
+    assert told(actions) == [["gateway-1"]]
+    below = Heard("gateway-1", wire.Message(lost=wire.Lost(names=["sensor-2"])))
+    server, actions = after(server, below)
+    assert told(actions) == [["sensor-2"]]
+    assert after(server, below)[1] == []
+    root, _ = after(Member(("server-1",), ()), Heard("server-1", wire.Message(lost=wire.Lost(names=["sensor-2"]))))
+    assert root.missing == ["sensor-2"]

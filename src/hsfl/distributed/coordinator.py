@@ -20,7 +20,6 @@ from hsfl.distributed.membership import (
     Choose,
     Event,
     Gone,
-    Heard,
     Load,
     Loaded,
     Member,
@@ -70,7 +69,6 @@ class Coordinator:
         self.places = places
         self._transport, self._notify = transport, notify
         self._member = Member(places.children(COORDINATOR), ())
-        self._absent: dict[str, Sequence[str]] = {}
         self._work: list[Work] = []
         self._number = 0
 
@@ -116,8 +114,7 @@ class Coordinator:
 
     def waited_for(self) -> list[str]:
         """Machines that are not there, as far as is known."""
-        found = [name for child in self._member.missing for name in self._absent.get(child) or [child]]
-        return sorted(dict.fromkeys(found))
+        return sorted(self._member.missing)
 
     def _gather(self) -> None:
         """Wait until all machines are there, at the last position."""
@@ -167,10 +164,6 @@ class Coordinator:
     def _pump(self) -> None:
         """Wait a moment for something to happen."""
         if (event := self._transport.receive(1.0)) is not None:
-            if isinstance(event, Heard) and event.message.HasField("lost"):
-                self._absent[event.name] = list(event.message.lost.names)
-            elif isinstance(event, Gone):
-                self._absent.pop(event.name, None)
             self._see(event)
 
     def _see(self, event: Event) -> None:

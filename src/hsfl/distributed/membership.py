@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TypeVar
 
 from hsfl.distributed import wire_pb2 as wire
 
@@ -38,8 +39,12 @@ class Member:
     """Uplinks with a stream."""
     complete: Mapping[str, int] = field(default_factory=dict)
     """Children that are there with all below them, and the greatest epoch seen there."""
+    absent: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Whom children miss, as far as they said so."""
     told: bool = False
     """Whether the parent was told that all are there."""
+    said: tuple[str, ...] = ()
+    """Else, who it was told is missing."""
     ready: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """Children that are ready in this epoch, and the positions that they can restore."""
     restoring: bool = False
@@ -59,9 +64,11 @@ class Member:
     @property
     def missing(self) -> list[str]:
         """Those that this machine waits for, as far as it can see."""
-        return [name for name in self.uplinks if name not in self.connected] + [
-            name for name in self.children if name not in self.complete
-        ]
+        found = [name for name in self.uplinks if name not in self.connected]
+        for child in self.children:
+            if child not in self.complete:
+                found += self.absent.get(child) or (child,)
+        return list(dict.fromkeys(found))
 
 
 # What happens.
@@ -170,10 +177,11 @@ def after(member: Member, event: Event, session: str = "") -> Step:
         case Connected(uplink):
             member = replace(member, connected=member.connected | {uplink})
         case Gone(name) if name in member.uplinks:
-            told = member.told and name != member.uplinks[0]  # a lost parent knows nothing any more
-            member = replace(member, connected=member.connected - {name}, told=told)
+            member = replace(member, connected=member.connected - {name})
+            if name == member.uplinks[0]:  # a lost parent knows nothing any more
+                member = replace(member, told=False, said=())
         case Gone(name):
-            member = replace(member, complete=_without(member.complete, name))
+            member = replace(member, complete=_without(member.complete, name), absent=_without(member.absent, name))
         case Heard(name, message):
             member, actions = _heard(member, name, message)
         case Saved(held):
@@ -185,7 +193,7 @@ def after(member: Member, event: Event, session: str = "") -> Step:
             member, actions = _if_restored(member)
         case Damaged():  # all have to get ready anew
             member = replace(member, phase=Phase.WAITING, restoring=False, told=False)
-            actions = [Send(member.uplinks[0], wire.Message(lost=wire.Lost(names=[_SELF])))]
+            actions = [Send(member.uplinks[0], wire.Message(lost=wire.Lost()))]
         case Begin(restore):
             if member.phase is Phase.PREPARED:
                 member, actions = _restore(member, restore)
@@ -193,6 +201,7 @@ def after(member: Member, event: Event, session: str = "") -> Step:
 
 
 _SELF = ""
+T = TypeVar("T")
 
 
 def _heard(member: Member, name: str, message: wire.Message) -> Step:
@@ -201,7 +210,8 @@ def _heard(member: Member, name: str, message: wire.Message) -> Step:
     if kind == "complete" and name in member.children:
         return replace(member, complete={**member.complete, name: message.complete.seen}), []
     if kind == "lost" and name in member.children:
-        return replace(member, complete=_without(member.complete, name)), []
+        absent = {**member.absent, name: tuple(message.lost.names)}
+        return replace(member, complete=_without(member.complete, name), absent=absent), []
     if kind == "prepare" and from_parent and epoch > member.epoch:
         member = replace(member, epoch=epoch)
         return _prepared(member, message.prepare.session) if member.all_there else (member, [])
@@ -234,14 +244,14 @@ def _settled(member: Member, actions: list[Action], session: str) -> Step:
             member, more = _prepared(replace(member, epoch=epoch), session)
             actions = [*actions, *more]
         return member, actions
-    parent = member.uplinks[0]
+    parent, missing = member.uplinks[0], tuple(member.missing)
     if member.all_there and not member.told:
-        member = replace(member, told=True)
+        member = replace(member, told=True, said=())
         seen = max([member.epoch, *member.complete.values()])
         actions = [*actions, Send(parent, wire.Message(complete=wire.Complete(seen=seen)))]
-    elif member.told and not member.all_there:
-        member = replace(member, told=False)
-        actions = [*actions, Send(parent, wire.Message(lost=wire.Lost(names=member.missing)))]
+    elif not member.all_there and parent in member.connected and (member.told or missing != member.said):
+        member = replace(member, told=False, said=missing)
+        actions = [*actions, Send(parent, wire.Message(lost=wire.Lost(names=missing)))]
     return member, actions
 
 
@@ -278,5 +288,5 @@ def _if_restored(member: Member) -> Step:
     return member, [Send(member.uplinks[0], wire.Message(epoch=member.epoch, restored=wire.Restored()))]
 
 
-def _without(complete: Mapping[str, int], name: str) -> dict[str, int]:
-    return {child: seen for child, seen in complete.items() if child != name}
+def _without(known: Mapping[str, T], name: str) -> dict[str, T]:
+    return {child: value for child, value in known.items() if child != name}
