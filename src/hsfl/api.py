@@ -159,9 +159,7 @@ def train(
     the scenario's. `callbacks` are subclasses of `hsfl.Callback`. `data` is a folder with data sets. Ctrl-C
     finishes the round, writes a checkpoint and raises KeyboardInterrupt; `hsfl.resume` goes on from there.
     """
-    scenario = _loaded(scenario)
-    if isinstance(strategy, str):
-        scenario, strategy = scenario.with_overrides({"strategy.name": strategy}), None
+    scenario, strategy = _by_name(_loaded(scenario), strategy)
     _check_extra()
     from hsfl.runs.training import start
 
@@ -187,13 +185,10 @@ def run(
     `certificates`, a folder that `hsfl certificates` wrote. `as_measured`: plans are made for the machines and links as
     they are measured, not as the scenario has them. Needs the extra "run".
     """
-    scenario = _loaded(scenario)
-    if isinstance(strategy, str):
-        scenario, strategy = scenario.with_overrides({"strategy.name": strategy}), None
-    with _machines(scenario, cluster, _path(data), _path(token), _path(certificates)) as (scenario, executor):
+    scenario, strategy = _by_name(_loaded(scenario), strategy)
+    where = (cluster, _path(data), _path(token), _path(certificates))
+    with _machines(scenario, *where, as_measured=as_measured) as (scenario, executor):
         from hsfl.runs.training import start
-
-        executor.as_measured = as_measured
 
         options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": _path(data)}
         return start(scenario, _path(out), executor=executor, **options)
@@ -229,29 +224,46 @@ def resume(
     options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": data_folder}
     if cluster is None:
         return go_on(Path(folder), scenario, **options)
-    with _machines(scenario, cluster, data_folder, _path(token), _path(certificates)) as (scenario, executor):
-        executor.as_measured = as_measured
+    where = (cluster, data_folder, _path(token), _path(certificates))
+    with _machines(scenario, *where, as_measured=as_measured) as (scenario, executor):
         return go_on(Path(folder), scenario, executor=executor, **options)
+
+
+def _by_name(scenario: Scenario, strategy: str | Strategy | None) -> tuple[Scenario, Strategy | None]:
+    """A strategy that is given by its name belongs to the scenario."""
+    if isinstance(strategy, str):
+        return scenario.with_overrides({"strategy.name": strategy}), None
+    return scenario, strategy
 
 
 @contextmanager
 def _machines(
-    scenario: Scenario, cluster: str, data_folder: Path | None, token: Path | None, certificates: Path | None
+    scenario: Scenario,
+    cluster: str,
+    data_folder: Path | None,
+    token: Path | None,
+    certificates: Path | None,
+    *,
+    as_measured: bool,
 ) -> Iterator[tuple[Scenario, Cluster]]:
     """The machines of a run, and its scenario as they train it."""
     _check_extra()
-    from hsfl.distributed.cluster import joined
+    from hsfl.distributed.cluster import Cluster
     from hsfl.distributed.local import LocalCluster
+    from hsfl.distributed.places import COORDINATOR
+    from hsfl.distributed.security import Security, checked_address
 
     def notify(text: str) -> None:
         warnings.warn(text, stacklevel=2)
 
     if cluster == "local":
         scenario = scenario.with_overrides({"execution.device": "cpu"})
-        with LocalCluster(scenario, data_folder, notify) as local:
+        with LocalCluster(scenario, data_folder, notify, as_measured=as_measured) as local:
             yield scenario, local
     else:
-        with joined(scenario, cluster, token, certificates, notify) as others:
+        checked_address(cluster, "cluster")
+        security = Security.read(COORDINATOR, token, certificates)
+        with Cluster(scenario, cluster, security, notify, as_measured=as_measured) as others:
             yield scenario, others
 
 

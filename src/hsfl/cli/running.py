@@ -25,7 +25,19 @@ from hsfl.cli.common import (
     warnings_in_one_line,
 )
 from hsfl.cli.output import may_get_lost
-from hsfl.cli.training import DataOption, interrupts_that_say_how_to_go_on, live, numbers
+from hsfl.cli.training import (
+    DataOption,
+    ResumeOption,
+    RoundsOption,
+    RunOption,
+    SeedOption,
+    SomeScenario,
+    changes_of,
+    check_what,
+    interrupts_that_say_how_to_go_on,
+    live,
+    numbers,
+)
 from hsfl.cli.trust import TrustOption
 from hsfl.errors import HsflError
 from hsfl.scenario.reading import read_scenario
@@ -47,9 +59,7 @@ CertificatesOption = Annotated[
 
 @app.command()
 def run(
-    scenario: Annotated[
-        str | None, typer.Argument(help="A scenario file, or a built-in scenario by name (hsfl scenarios).")
-    ] = None,
+    scenario: SomeScenario = None,
     local: Annotated[
         bool, typer.Option("--local", help="Every machine a process of its own on this one, over real sockets.")
     ] = False,
@@ -61,7 +71,7 @@ def run(
     ] = None,
     token: TokenOption = None,
     certificates: CertificatesOption = None,
-    rounds: Annotated[int | None, typer.Option(help="Train for so many rounds.")] = None,
+    rounds: RoundsOption = None,
     strategy: Annotated[str | None, typer.Option(help="Who chooses cuts and intervals; see hsfl train.")] = None,
     cuts: Annotated[str | None, typer.Option(metavar="4,7", help="After which layers to cut; see hsfl train.")] = None,
     intervals: Annotated[
@@ -74,19 +84,12 @@ def run(
         ),
     ] = False,
     averaging: AveragingOption = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights, partition and mini-batches.")] = None,
+    seed: SeedOption = None,
     code: CodeOption = None,
     set_: SetOption = None,
     data: DataOption = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", callback=usable, help="The run's folder; default: the next free runs/NAME-STRATEGY-N."
-        ),
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", callback=usable, help="Go on with a run from its last checkpoint.")
-    ] = None,
+    out: RunOption = None,
+    resume: ResumeOption = None,
     trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -103,16 +106,16 @@ def run(
     if local == (listen is not None):
         hint = ", not both" if local else ", every machine a process here, or --listen HOST:PORT for others to join"
         raise HsflError(f"say where to run: --local{' or --listen' if local else ''}{hint}")
-    where: dict[str, Any] = {"cluster": listen or "local", "token": token, "certificates": certificates}
-    where["as_measured"] = as_measured
-    if (resume is None) == (scenario is None):
-        both = "not both: the folder has its scenario" if resume is not None else "hsfl scenarios lists some"
-        raise HsflError(f"name a scenario to run, or a run to go on with (--resume DIR); {both}")
-    if resume is not None and out is not None:
-        raise HsflError("--out and --resume exclude each other; a resumed run stays in its folder")
+    where: dict[str, Any] = {
+        "cluster": listen or "local",
+        "token": token,
+        "certificates": certificates,
+        "as_measured": as_measured,
+    }
+    check_what("run", scenario, resume, out)
     with may_get_lost(), warnings_in_one_line(), interrupts_that_say_how_to_go_on():
         if resume is not None:
-            api.resume(resume, overrides, callbacks=[live()], data=data, **where)
+            api.resume(resume, changes_of(resume, scenario, overrides), callbacks=[live()], data=data, **where)
             return
         assert scenario is not None
         loaded = api.load_scenario(scenario, overrides)

@@ -41,16 +41,26 @@ DataOption = Annotated[
         help="Folder with data sets; default: HSFL_DATA, or the cache folder.",
     ),
 ]
+SomeScenario = Annotated[
+    str | None, typer.Argument(help="A scenario file, or a built-in scenario by name (hsfl scenarios).")
+]
+RoundsOption = Annotated[int | None, typer.Option(help="Train for so many rounds.")]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of weights, partition and mini-batches.")]
+RunOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", callback=usable, help="The run's folder; default: the next free runs/NAME-STRATEGY-N."),
+]
+ResumeOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", callback=usable, help="Go on with a run from its last checkpoint.")
+]
 data_app = typer.Typer(help="Data sets: list them, or fetch one.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 
 
 @app.command()
 def train(
-    scenario: Annotated[
-        str | None, typer.Argument(help="A scenario file, or a built-in scenario by name (hsfl scenarios).")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Train for so many rounds.")] = None,
+    scenario: SomeScenario = None,
+    rounds: RoundsOption = None,
     time: Annotated[
         str | None, typer.Option(metavar="DURATION", help='Train for so much simulated time, such as "2h".')
     ] = None,
@@ -81,19 +91,12 @@ def train(
     backend: Annotated[str | None, typer.Option(help="stacked (fast) or reference (reads like the paper).")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, tf32 (CUDA only) or bf16.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights, partition and mini-batches.")] = None,
+    seed: SeedOption = None,
     code: CodeOption = None,
     set_: SetOption = None,
     data: DataOption = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", callback=usable, help="The run's folder; default: the next free runs/NAME-STRATEGY-N."
-        ),
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", callback=usable, help="Go on with a run from its last checkpoint.")
-    ] = None,
+    out: RunOption = None,
+    resume: ResumeOption = None,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write TensorBoard files into the run's folder.")
     ] = False,
@@ -117,10 +120,7 @@ def train(
         "training.seed": seed,
     }
     overrides = overridden(given, code, set_)
-    if resume is None and scenario is None:
-        raise HsflError("name a scenario to train (hsfl scenarios), or a run to go on with: --resume DIR")
-    if resume is not None and out is not None:
-        raise HsflError("--out and --resume exclude each other; a resumed run stays in its folder")
+    check_what("train", scenario, resume, out)
     callbacks: list[Callback] = [live()]
     if tensorboard:
         from hsfl.runs.tensorboard import TensorBoard
@@ -134,13 +134,7 @@ def train(
                 show(f"Preparing {loaded.name}: model, data, first evaluation and plan")
             api.train(loaded, callbacks=callbacks, out=out, data=data)
             return
-        if scenario is not None:
-            from hsfl.runs import resuming
-
-            loaded = api.load_scenario(scenario, overrides)
-            resuming.check_same(resuming.read(resume, api.profile_model)[0], loaded, resume)
-            overrides = resuming.changes(loaded)
-        api.resume(resume, overrides, callbacks=callbacks, data=data)
+        api.resume(resume, changes_of(resume, scenario, overrides), callbacks=callbacks, data=data)
 
 
 @app.command()
@@ -225,6 +219,25 @@ def get_data(
     from hsfl.data import download
 
     show(f"{name} is in {download.get(name, data)}")
+
+
+def check_what(verb: str, scenario: str | None, resume: Path | None, out: Path | None) -> None:
+    """HsflError unless a scenario is named or a run to go on with."""
+    if resume is None and scenario is None:
+        raise HsflError(f"name a scenario to {verb} (hsfl scenarios), or a run to go on with: --resume DIR")
+    if resume is not None and out is not None:
+        raise HsflError("--out and --resume exclude each other; a resumed run stays in its folder")
+
+
+def changes_of(resume: Path, scenario: str | None, overrides: dict[str, Any]) -> dict[str, Any]:
+    """What options, and the scenario if one is named, change of a run; HsflError where that is more than may change."""
+    if scenario is None:
+        return overrides
+    from hsfl.runs import resuming
+
+    loaded = api.load_scenario(scenario, overrides)
+    resuming.check_same(resuming.read(resume, api.profile_model)[0], loaded, resume)
+    return resuming.changes(loaded)
 
 
 def numbers(text: str | None, option: str) -> list[int] | None:

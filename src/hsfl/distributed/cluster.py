@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -14,7 +13,7 @@ from hsfl.distributed.describing import described
 from hsfl.distributed.machines import Machines
 from hsfl.distributed.membership import Event
 from hsfl.distributed.places import COORDINATOR, Places
-from hsfl.distributed.security import Security, checked_address
+from hsfl.distributed.security import Security
 from hsfl.distributed.streams import Inbox, Listener
 from hsfl.runs.preparing import Prepared
 from hsfl.scenario.scenario import Scenario
@@ -25,11 +24,21 @@ class Cluster:
 
     backend = Machines
 
-    def __init__(self, scenario: Scenario, address: str, security: Security, notify: Callable[[str], None]) -> None:
-        """The coordinator listens at `address`, HOST:PORT. `notify` hears who is waited for."""
+    def __init__(
+        self,
+        scenario: Scenario,
+        address: str,
+        security: Security,
+        notify: Callable[[str], None],
+        *,
+        as_measured: bool = False,
+    ) -> None:
+        """The coordinator listens at `address`, HOST:PORT. `notify` hears who is waited for.
+
+        `as_measured`: plans are made for the machines as they are measured.
+        """
         self.scenario, self.security, self._address, self._notify = scenario, security, address, notify
-        self.as_measured = False
-        """Whether plans are made for the machines as they are measured."""
+        self._as_measured = as_measured
         self._listener: Listener | None = None
         self._machines: Machines | None = None
 
@@ -53,7 +62,7 @@ class Cluster:
         self._opened(given.places, self._listener.port)
         self._machines = given.parts
         given.parts.connect(Coordinator(self, given.places, self._notify))
-        return MeasuredClock(prepared.task.problem, given.parts, as_measured=self.as_measured)
+        return MeasuredClock(prepared.task.problem, given.parts, as_measured=self._as_measured)
 
     def _opened(self, places: Places, port: int) -> None:
         """The coordinator listens."""
@@ -78,11 +87,3 @@ class Cluster:
             if error is None:
                 self._machines.coordinator.stop()
             self._listener.close()
-
-
-def joined(
-    scenario: Scenario, address: str, token: Path | None, certificates: Path | None, notify: Callable[[str], None]
-) -> Cluster:
-    """Machines that join at an address, HOST:PORT, and show a token, a certificate, or both."""
-    checked_address(address, "cluster")
-    return Cluster(scenario, address, Security.read(COORDINATOR, token, certificates), notify)

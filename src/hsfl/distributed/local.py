@@ -32,8 +32,11 @@ class LocalCluster(Cluster):
 
     name, command = "local", "hsfl run --local"
 
-    def __init__(self, scenario: Scenario, data_folder: Path | None, notify: Callable[[str], None]) -> None:
-        super().__init__(scenario, "127.0.0.1:0", Security(secrets.token_urlsafe(TOKEN_BYTES)), notify)
+    def __init__(
+        self, scenario: Scenario, data_folder: Path | None, notify: Callable[[str], None], *, as_measured: bool = False
+    ) -> None:
+        token = Security(secrets.token_urlsafe(TOKEN_BYTES))
+        super().__init__(scenario, "127.0.0.1:0", token, notify, as_measured=as_measured)
         self._data_folder = data_folder
         self._nursery: subprocess.Popen[bytes] | None = None
 

@@ -102,14 +102,6 @@ def unpacked_by_name(message: wire.Tensors, like: Mapping[str, torch.Tensor]) ->
     return {name: unpacked(value, like[name]) for name, value in zip(message.names, message.values, strict=True)}
 
 
-def unpacked_all(values: Iterable[wire.Tensor], like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Tensors in order; WireError unless they are as many as in `like`, and like them."""
-    found = list(values)
-    if len(found) != len(like):
-        raise WireError(f"{len(found)} tensors, expected {len(like)}")
-    return [unpacked(value, one) for value, one in zip(found, like, strict=True)]
-
-
 def _inverse(order: Sequence[int]) -> list[int]:
     return [order.index(axis) for axis in range(len(order))]
 
