@@ -60,8 +60,9 @@ def test_what_differs_together_is_named(layer: nn.Module, said: str) -> None:
 
 @pytest.mark.parametrize("layer", [nn.BatchNorm1d(6), nn.LayerNorm(6), nn.Dropout(0.5), nn.Tanh(), OnlyFloat32()])
 def test_what_can_be_told_apart_passes(layer: nn.Module) -> None:
+    layers, (inputs, labels) = around(layer), samples()
     before = torch.get_rng_state()
-    check_by_client(around(layer), *samples(), CPU, together=True)
+    check_by_client(layers, inputs, labels, CPU, together=True)
     assert torch.equal(torch.get_rng_state(), before)
 
 
