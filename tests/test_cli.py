@@ -229,6 +229,8 @@ def test_code_is_that_of_every_tier_unless_set(command, small):
     ended = command("plan", small, "--code", "int5")
     assert ended.code == 2 and 'tiers.device.code = "int5": no such code' in ended.err
     assert command("plan", small, "--code", "int4").out.count("int4") == 2
+    among = hsfl.plan(hsfl.load_scenario(small, {"tiers.*.code": ["int8", "bf16"]}))
+    assert read(command, "plan", small, "--code", "int8,bf16")["objective_s"] == among.objective_s
 
 
 def test_allow_empty_tiers(command, tmp_path):

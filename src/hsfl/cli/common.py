@@ -44,8 +44,8 @@ AveragingOption = Annotated[
 CodeOption = Annotated[
     str | None,
     typer.Option(
-        help="How every link writes what it carries: fp32, bf16, int8 or int4, or auto: as planned (tiers.TIER.code of "
-        "all tiers)."
+        help="How every link writes what it carries: fp32, bf16, int8 or int4, or auto: as planned, or, as in int8,int4, "
+        "planned among these (tiers.TIER.code of all tiers)."
     ),
 ]
 DebugOption = Annotated[
@@ -116,7 +116,8 @@ class _Printable:
 
 def overridden(given: Mapping[str, Any], code: str | None, set_: list[str] | None) -> dict[str, Any]:
     """The fields that options replace: those that are given, --code, and --set, which goes last."""
-    fields = {**given, f"tiers.{EVERY}.code": code}
+    codes = [one.strip() for one in code.split(",")] if code and "," in code else code
+    fields = {**given, f"tiers.{EVERY}.code": codes}
     found = {field: value for field, value in fields.items() if value is not None}
     return found | dict(assignment(text, "--set") for text in set_ or [])
 
