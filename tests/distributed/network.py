@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ from hsfl.distributed.coordinator import Coordinator
 from hsfl.distributed.entity_work import EntityWork
 from hsfl.distributed.fed_work import FedWork
 from hsfl.distributed.machines import Machines
-from hsfl.distributed.membership import Connected, Event, Gone, Heard
+from hsfl.distributed.membership import Connected, Event, Gone, Heard, Send
 from hsfl.distributed.node import Node
 from hsfl.distributed.places import COORDINATOR, FED, Places
 from hsfl.distributed.saves import Saves
 from hsfl.distributed.shapes import Crossing
-from hsfl.distributed.tensors import WireError
+from hsfl.distributed.tensors import Packed, WireError
 from hsfl.engine.reference import ReferenceBackend
 from tests.engine.test_backends import BATCH, CLASSES, OPTIMIZERS, RandomTree, layers
 
@@ -77,16 +78,16 @@ class Network:
         self.nodes: dict[str, Node] = {}
         self.queues: dict[tuple[str, str], deque[Event]] = {}
         """What is on its way, by sender and receiver; a stream is there while both directions are."""
-        self.old: list[tuple[str, wire.Message]] = []
-        """Messages that were lost, with their senders; they may come again."""
+        self.old: list[Heard] = []
+        """Messages that were lost; they may come again."""
         self.ends: list[Event] = []
         """Streams of the coordinator that are over."""
         self.happened: list[str] = []
 
     # --- the coordinator's transport ---
 
-    def send(self, name: str, message: wire.Message) -> None:
-        self._put(COORDINATOR, name, message)
+    def send(self, name: str, message: wire.Message, tensors: Sequence[Packed] = ()) -> None:
+        self._put(Send(name, message, tensors), COORDINATOR)
 
     def refuse(self, name: str, reason: str) -> None:
         self.happened.append(f"refused {name}: {reason}")
@@ -121,13 +122,16 @@ class Network:
             self._gone(event.name, name)
             sent = self.nodes[name].handle(Gone(event.name))
         for one in sent:
-            self._put(name, one.name, one.message)
+            self._put(one, name)
 
-    def _put(self, sender: str, receiver: str, message: wire.Message) -> None:
-        if (sender, receiver) in self.queues:
-            self.queues[sender, receiver].append(Heard(sender, wire.Message.FromString(message.SerializeToString())))
+    def _put(self, sent: Send, sender: str) -> None:
+        """What arrives has memory of its own."""
+        message = wire.Message.FromString(sent.message.SerializeToString())
+        heard = Heard(sender, message, [Packed(about, memoryview(bytearray(data))) for about, data in sent.tensors])
+        if (sender, sent.name) in self.queues:
+            self.queues[sender, sent.name].append(heard)
         else:
-            self.old.append((sender, message))
+            self.old.append(heard)
 
     def _mend(self) -> None:
         """Start what is not there, dial who is not dialled."""
@@ -162,16 +166,16 @@ class Network:
             self._gone(one, other)
             self._gone(other, one)
         elif kind == "again" and self.old:
-            sender, message = self.chance.choice(self.old)
+            heard = self.chance.choice(self.old)
             for (a, _), queue in self.queues.items():
-                if a == sender and message.epoch:
-                    queue.append(Heard(sender, message))
+                if a == heard.name and heard.message.epoch:
+                    queue.append(heard)
 
     def _break(self, one: str, other: str) -> None:
         for pair in ((one, other), (other, one)):
             for event in self.queues.pop(pair, ()):
                 if isinstance(event, Heard):
-                    self.old.append((pair[0], event.message))
+                    self.old.append(event)
 
     def _gone(self, name: str, whom: str) -> None:
         if name == COORDINATOR:

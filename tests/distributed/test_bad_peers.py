@@ -5,26 +5,32 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.membership import Heard
-from hsfl.distributed.tensors import WireError, pack
+from hsfl.distributed.tensors import Packed, WireError, pack
 from tests.distributed.network import Network, Task, connected
 
 DEVICE, EDGE, FED = "tier0-1", "tier1-1", "fed"
 
 
-def activations(client: int, shape: tuple[int, ...] = (4, 4, 6, 6)) -> wire.Message:
-    message = wire.Message(activations=wire.Activations(client=client))
-    pack(message.activations.values, torch.zeros(shape))
-    return message
+Said = tuple[wire.Message, list[Packed]]
 
 
-def contribution(tier: int, layers: list[int]) -> wire.Message:
-    return wire.Message(contribution=wire.Contribution(tier=tier, layers=layers))
+def activations(client: int, shape: tuple[int, ...] = (4, 4, 6, 6)) -> Said:
+    return wire.Message(activations=wire.Activations(client=client)), [pack(torch.zeros(shape))] * 2
+
+
+def words(**body: Any) -> Said:
+    return wire.Message(**body), []
+
+
+def contribution(tier: int, layers: list[int]) -> Said:
+    return words(contribution=wire.Contribution(tier=tier, layers=layers))
 
 
 @pytest.fixture
@@ -42,29 +48,27 @@ def network(tmp_path: Path) -> Network:
         (EDGE, DEVICE, lambda: activations(0)),  # no round is under way
         (EDGE, DEVICE, lambda: activations(10**6)),
         (EDGE, DEVICE, lambda: activations(0, (10**4, 3))),
-        (EDGE, DEVICE, lambda: wire.Message(gradients=wire.Gradients(client=0))),
-        (EDGE, DEVICE, lambda: wire.Message(round=wire.Round(round=1))),  # only a parent commands
-        (EDGE, DEVICE, lambda: wire.Message(held=wire.Held(name=EDGE))),
-        (EDGE, DEVICE, lambda: wire.Message(mean=wire.Mean())),
-        (EDGE, DEVICE, lambda: wire.Message(moved_layer=wire.MovedLayer(layer=10**6))),
-        (EDGE, DEVICE, lambda: wire.Message(done=wire.Done())),
-        (EDGE, DEVICE, lambda: wire.Message(wanted=wire.Wanted())),
+        (EDGE, DEVICE, lambda: words(gradients=wire.Gradients(client=0))),
+        (EDGE, DEVICE, lambda: words(round=wire.Round(round=1))),  # only a parent commands
+        (EDGE, DEVICE, lambda: words(held=wire.Held(name=EDGE))),
+        (EDGE, DEVICE, lambda: words(mean=wire.Mean())),
+        (EDGE, DEVICE, lambda: words(moved_layer=wire.MovedLayer(layer=10**6))),
+        (EDGE, DEVICE, lambda: words(done=wire.Done())),
+        (EDGE, DEVICE, lambda: words(wanted=wire.Wanted())),
         (FED, DEVICE, lambda: contribution(1, [0])),  # of a tier that it is not in
         (FED, DEVICE, lambda: contribution(0, [4])),  # of a layer that it does not have
         (FED, DEVICE, lambda: contribution(0, [0])),  # without tensors
-        (FED, DEVICE, lambda: wire.Message(held=wire.Held(name=EDGE))),
-        (FED, DEVICE, lambda: wire.Message(average=wire.Average(tier=0))),
+        (FED, DEVICE, lambda: words(held=wire.Held(name=EDGE))),
+        (FED, DEVICE, lambda: words(average=wire.Average(tier=0))),
     ],
 )
-def test_what_a_peer_may_not_send_is_refused(
-    to: str, source: str, make: Callable[[], wire.Message], network: Network
-) -> None:
+def test_what_a_peer_may_not_send_is_refused(to: str, source: str, make: Callable[[], Said], network: Network) -> None:
     node = network.nodes[to]
-    message = make()
+    message, tensors = make()
     message.epoch, message.number = node.member.epoch, node.work._number
     before = {key: value.clone() for key, value in node.work.kept().items()}
     with pytest.raises(WireError):
-        node.handle(Heard(source, message))
+        node.handle(Heard(source, message, tensors))
     assert all(torch.equal(value, before[key]) for key, value in node.work.kept().items())
 
 
@@ -74,8 +78,8 @@ def test_the_run_goes_on_after_a_peer_was_refused(network: Network) -> None:
     reference.train_round()
     node = network.nodes[EDGE]
     child = node.work.children[0]
-    message = activations(10**6)
+    message, tensors = activations(10**6)
     message.epoch, message.number = node.member.epoch, node.work._number
-    network._handle(EDGE, Heard(child, message))
+    network._handle(EDGE, Heard(child, message, tensors))
     assert any(f"{EDGE} refused {child}" in text for text in network.happened)
     assert torch.equal(network.machines.train_round(), reference.train_round())  # type: ignore[attr-defined]

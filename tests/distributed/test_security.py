@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import socket
-import time
+import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
-import grpc
 import pytest
 
 from hsfl.distributed import wire_pb2 as wire
@@ -140,7 +140,7 @@ def test_a_parent_with_another_name_is_not_dialled(edge: Callable[[Security], Ed
 
 def test_messages_above_the_limit_end_the_stream(edge: Callable[[Security], Edge]) -> None:
     machine = edge(Security(TOKEN))
-    hello = wire.Message(hello=wire.Hello(name="device-1", scenario="sum"))
+    hello = wire.Message(hello=wire.Hello(name="device-1", scenario="sum", token=TOKEN))
     large = wire.Message(refused=wire.Refused(reason="x" * 10 * LIMIT))
     raw(machine, [hello.SerializeToString(), large.SerializeToString()])
     assert machine.inbox.get(20) == Gone("device-1")
@@ -152,7 +152,7 @@ def test_garbage_ends_the_stream_and_nothing_else(edge: Callable[[Security], Edg
     with socket.create_connection(("127.0.0.1", machine.listener.port)) as plain:
         plain.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(range(256)))
     assert machine.inbox.get(0.2) is None
-    hello = wire.Message(hello=wire.Hello(name="device-1", scenario="sum"))
+    hello = wire.Message(hello=wire.Hello(name="device-1", scenario="sum", token=TOKEN))
     raw(machine, [hello.SerializeToString(), b"\xff\xff\xff garbage"])
     assert machine.inbox.get(20) == Gone("device-1")
     _, inbox = machine.call(Security(TOKEN))
@@ -197,13 +197,8 @@ def test_what_is_missing_is_named(call: Callable[[Path], object], sentence: str,
 
 
 def raw(machine: Edge, messages: list[bytes]) -> None:
-    """Send bytes as they are, and wait until the other side has ended the stream."""
-
-    def waiting() -> Iterator[bytes]:
-        yield from messages
-        time.sleep(2)
-
-    with grpc.insecure_channel(f"127.0.0.1:{machine.listener.port}", [("grpc.max_send_message_length", -1)]) as channel:
-        attach = channel.stream_stream("/hsfl.Tree/Attach")
-        with pytest.raises(grpc.RpcError):
-            list(attach(waiting(), metadata=Security(TOKEN).metadata()))
+    """Send bytes as they are, each after its length, and wait until the other side has ended the stream."""
+    with socket.create_connection(("127.0.0.1", machine.listener.port), 20) as plain, suppress(ConnectionError):
+        plain.sendall(b"".join(struct.pack("<I", len(message)) + message for message in messages))
+        while plain.recv(2**16):
+            pass

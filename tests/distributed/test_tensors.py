@@ -13,20 +13,16 @@ from hypothesis import strategies as st
 
 import hsfl
 from hsfl.distributed import wire_pb2 as wire
-from hsfl.distributed.tensors import WireError, pack, pack_by_name, unpacked, unpacked_by_name
+from hsfl.distributed.tensors import Packed, WireError, check_declared, pack, pack_by_name, unpacked, unpacked_by_name
 from hsfl.engine.links import CODECS, Codec
 
 
-def packed(tensor: torch.Tensor, codec: Codec | None = None) -> wire.Tensor:
-    message = wire.Tensor()
-    pack(message, tensor, codec)
-    return message
-
-
-def packed_by_name(tensors: dict[str, torch.Tensor]) -> wire.Tensors:
-    message = wire.Tensors()
-    pack_by_name(message, tensors)
-    return message
+def received(tensor: torch.Tensor, codec: Codec | None = None) -> Packed:
+    """As it arrives, in memory of its own."""
+    about, data = pack(tensor, codec)
+    check_declared(about)
+    assert len(data) == about.size
+    return Packed(wire.Tensor.FromString(about.SerializeToString()), memoryview(bytearray(data)))
 
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
@@ -47,8 +43,7 @@ def tensors(draw: st.DrawFn, floating: bool = False) -> torch.Tensor:
 @settings(deadline=None)
 @given(tensor=tensors())
 def test_what_arrives_is_what_was_sent(tensor: torch.Tensor) -> None:
-    message = wire.Tensor.FromString(packed(tensor).SerializeToString())
-    found = unpacked(message, tensor.to("meta"))
+    found = unpacked(received(tensor), tensor.to("meta"))
     assert found.dtype == tensor.dtype
     assert torch.equal(found, tensor)
     dense = [axis for axis, size in enumerate(tensor.shape) if size > 1]
@@ -61,13 +56,13 @@ def test_what_arrives_is_what_was_sent(tensor: torch.Tensor) -> None:
 def test_coded_tensors_arrive_as_codecs_pass_them(tensor: torch.Tensor, name: str) -> None:
     codec = CODECS[name]
     passed = codec.passed(tensor)
-    found = unpacked(packed(tensor, codec), tensor, codec)
+    found = unpacked(received(tensor, codec), tensor, codec)
     assert torch.equal(found, passed)
     dense = [axis for axis, size in enumerate(tensor.shape) if size > 1]
     assert [found.stride(axis) for axis in dense] == [passed.stride(axis) for axis in dense]
 
 
-GOOD = packed(torch.zeros(2, 3))
+GOOD = pack(torch.zeros(2, 3))
 
 
 @pytest.mark.parametrize(
@@ -80,32 +75,45 @@ GOOD = packed(torch.zeros(2, 3))
         ({"order": [0, 0]}, "memory order (0, 0)"),
         ({"order": [0, 7]}, "memory order (0, 7)"),
         ({"order": []}, "memory order ()"),
-        ({"data": b"12345"}, "5 bytes for a tensor of (2, 3), expected 24"),
         ({"code": "int8"}, "which is not the code of this link"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, object], sentence: str) -> None:
-    fields = {"dtype": GOOD.dtype, "shape": GOOD.shape, "order": GOOD.order, "data": GOOD.data, **change}
+    fields = {name: getattr(GOOD.about, name) for name in ("dtype", "shape", "order", "size")}
     with pytest.raises(WireError) as caught:
-        unpacked(wire.Tensor(**fields), torch.zeros(2, 3))
+        unpacked(Packed(wire.Tensor(**{**fields, **change}), GOOD.data), torch.zeros(2, 3))
     assert sentence in str(caught.value)
 
 
+def test_other_sizes_are_refused() -> None:
+    with pytest.raises(WireError, match=r"5 bytes for a tensor of \(2, 3\), expected 24"):
+        unpacked(Packed(GOOD.about, memoryview(bytearray(5))), torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize(
+    "change", [{"size": 25}, {"size": 2**60}, {"shape": [2**40, 2**40]}, {"shape": []}, {"dtype": "object"}]
+)
+def test_what_is_declared_has_to_fit_together(change: dict[str, object]) -> None:
+    """Before memory is taken for it."""
+    fields = {name: getattr(GOOD.about, name) for name in ("dtype", "shape", "order", "size")}
+    with pytest.raises(WireError, match="tensor of"):
+        check_declared(wire.Tensor(**{**fields, **change}))
+
+
 def test_coded_tensors_of_another_size_are_refused() -> None:
-    message = packed(torch.ones(2, 3), CODECS["int4"])
-    message.data += b"1"
+    about, data = pack(torch.ones(2, 3), CODECS["int4"])
     with pytest.raises(WireError, match="bytes for a tensor of"):
-        unpacked(message, torch.ones(2, 3), CODECS["int4"])
+        unpacked(Packed(about, memoryview(bytes(data) + b"1")), torch.ones(2, 3), CODECS["int4"])
     with pytest.raises(WireError, match="not the code of this link"):
-        unpacked(packed(torch.ones(2, 3)), torch.ones(2, 3), CODECS["int4"])
+        unpacked(pack(torch.ones(2, 3)), torch.ones(2, 3), CODECS["int4"])
 
 
 def test_other_names_are_refused() -> None:
     own = {"a": torch.ones(2), "b": torch.zeros(())}
-    assert torch.equal(unpacked_by_name(packed_by_name(own), own)["a"], own["a"])
+    assert torch.equal(unpacked_by_name(pack_by_name(own), own)["a"], own["a"])
     for odd in ({"a": own["a"]}, {**own, "c": own["b"]}, {"a": own["a"], "c": own["b"]}):
         with pytest.raises(WireError, match="other names"):
-            unpacked_by_name(packed_by_name(odd), own)
+            unpacked_by_name(pack_by_name(odd), own)
 
 
 def test_the_generated_code_is_that_of_the_file(tmp_path: Path) -> None:

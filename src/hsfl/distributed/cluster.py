@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -15,6 +15,7 @@ from hsfl.distributed.membership import Event
 from hsfl.distributed.places import COORDINATOR, Places
 from hsfl.distributed.security import Security
 from hsfl.distributed.streams import Inbox, Listener
+from hsfl.distributed.tensors import Packed
 from hsfl.runs.preparing import Prepared
 from hsfl.scenario.scenario import Scenario
 
@@ -67,9 +68,9 @@ class Cluster:
     def _opened(self, places: Places, port: int) -> None:
         """The coordinator listens."""
 
-    def send(self, name: str, message: wire.Message) -> None:
+    def send(self, name: str, message: wire.Message, tensors: Sequence[Packed] = ()) -> None:
         if self._listener is not None:
-            self._listener.send(name, message)
+            self._listener.send(name, message, tensors)
 
     def receive(self, timeout_s: float) -> Event | None:
         return self._inbox.get(timeout_s)

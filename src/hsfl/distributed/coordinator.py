@@ -32,18 +32,19 @@ from hsfl.distributed.membership import (
     after,
 )
 from hsfl.distributed.places import COORDINATOR, FED, Places
+from hsfl.distributed.tensors import Named, Packed
 from hsfl.errors import HsflError
 
 #: Seconds of waiting for machines before it is said, and said again.
 PATIENCE_S = 5.0
-Answer = tuple[wire.Done, dict[str, wire.Held]]
+Answer = tuple[wire.Done, dict[str, Named]]
 """What came back once all were done, and the states that came with it, by name."""
 
 
 class Transport(Protocol):
     """Streams to the coordinator's children."""
 
-    def send(self, name: str, message: wire.Message) -> None: ...
+    def send(self, name: str, message: wire.Message, tensors: Sequence[Packed] = ()) -> None: ...
     def receive(self, timeout_s: float) -> Event | None: ...
     def refuse(self, name: str, reason: str) -> None:
         """End the stream of a child that sent what it may not."""
@@ -72,7 +73,7 @@ class Coordinator:
         self._work: list[Work] = []
         self._number = 0
 
-    def start(self, mark: Mark, states: Mapping[str, wire.Tensors]) -> None:
+    def start(self, mark: Mark, states: Mapping[str, Named]) -> None:
         """Begin a session: all that follows counts from the initial weights or, where given, from these states."""
         self._states, self._session = states, secrets.token_hex(8)
         self._journal: list[dict[str, Any]] = []
@@ -125,28 +126,29 @@ class Coordinator:
                 since = time.monotonic()
                 self._notify(f"waiting for {', '.join(self.waited_for()[:8]) or 'machines to get ready'}")
         if self._at == 0 and self._states and not self._given:
-            held = [wire.Held(name=name, values=values) for name, values in self._states.items()]
-            self._ask(also=held, install=wire.Install())
+            self._ask(also=self._states, install=wire.Install())
             self._given = True
         while self._at < len(self._journal):
             self._ask(**self._journal[self._at])
             self._at += 1
 
-    def _ask(self, also: Sequence[wire.Held] = (), **body: Any) -> Answer:
-        """A command in this epoch; `also` is sent to the fed server."""
+    def _ask(self, also: Mapping[str, Named] | None = None, **body: Any) -> Answer:
+        """A command in this epoch; `also` are states that are sent to the fed server."""
         self._number += 1
         epoch, awaited = self._member.epoch, set(self._member.children)
         for child in awaited:
             self._transport.send(child, wire.Message(epoch=epoch, number=self._number, **body))
-        for held in also:
-            self._transport.send(FED, wire.Message(epoch=epoch, number=self._number, held=held))
-        done, states = wire.Done(), {}
+        for name, (names, tensors) in (also or {}).items():
+            held = wire.Held(name=name, names=names)
+            self._transport.send(FED, wire.Message(epoch=epoch, number=self._number, held=held), tensors)
+        done = wire.Done()
+        states: dict[str, Named] = {}
         while awaited:
             self._pump()
             if self._member.epoch != epoch or self._member.phase is not Phase.RUNNING:
                 raise _LostSomeoneError
             work, self._work = self._work, []
-            for name, message in ((one.name, one.message) for one in work):
+            for name, message, tensors in ((one.name, one.message, one.tensors) for one in work):
                 if message.HasField("failed"):
                     raise _error(message.failed)
                 if message.number != self._number:
@@ -155,7 +157,7 @@ class Coordinator:
                     awaited.discard(name)
                     done.MergeFrom(message.done)
                 elif message.HasField("held") and name == FED:
-                    states[message.held.name] = message.held
+                    states[message.held.name] = message.held.names, tensors
                 else:
                     self._transport.refuse(name, f"{message.WhichOneof('body')}, which nobody asked for")
                     self._see(Gone(name))
@@ -173,8 +175,8 @@ class Coordinator:
 
     def _act(self, action: Action) -> None:
         match action:
-            case Send(name, message):
-                self._transport.send(name, message)
+            case Send(name, message, tensors):
+                self._transport.send(name, message, tensors)
             case Prepare():
                 self._work = []
                 self._see(Saved(frozenset(self._marks)))

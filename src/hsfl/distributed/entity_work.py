@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from hsfl.distributed.membership import Send
 from hsfl.distributed.places import COORDINATOR, FED, Places
 from hsfl.distributed.saves import Saves
 from hsfl.distributed.shapes import Crossing
-from hsfl.distributed.tensors import WireError, pack, pack_by_name, unpacked, unpacked_by_name
+from hsfl.distributed.tensors import Packed, WireError, check_count, pack, pack_by_name, unpacked, unpacked_by_name
 from hsfl.distributed.work import Work, pack_average, unpacked_average
 from hsfl.engine.averaging import Tensors
 from hsfl.engine.coded_averages import check_unsent
@@ -65,14 +65,14 @@ class EntityWork(Work):
             return self._save(command.position)
         if kind == "install":
             return [Send(FED, self._message(wanted=wire.Wanted()))]
-        message = self._message(held=wire.Held(name=self.name))
-        pack_by_name(message.held.values, self.kept() if command.all else self.entity.state()[0])
-        return [Send(FED, message), *self._finish()]
+        names, tensors = pack_by_name(self.kept() if command.all else self.entity.state()[0])
+        held = wire.Held(name=self.name, names=names)
+        return [Send(FED, self._message(held=held), tensors), *self._finish()]
 
-    def _take_held(self, source: str, held: wire.Held) -> list[Send]:
+    def _take_held(self, source: str, held: wire.Held, tensors: Sequence[Packed]) -> list[Send]:
         if source != FED or held.name != self.name:
             raise WireError(f"the state of {held.name[:60]}")
-        self._fill(unpacked_by_name(held.values, self.kept()))
+        self._fill(unpacked_by_name((held.names, tensors), self.kept()))
         return self._finish()
 
     # --- rounds ---
@@ -85,39 +85,37 @@ class EntityWork(Work):
         if self.tier == 0:
             for client in self.entity.clients:
                 inputs, targets = self.parts._data().batch(self.parts.drawn()[client : client + 1])
-                given = wire.Activations(client=client)
-                pack(given.targets, targets[0])
-                sent += self._forward(given, self.parts._inputs(inputs)[0])
+                sent += self._forward(client, self.parts._inputs(inputs)[0], pack(targets[0]))
         return sent
 
-    def _take_activations(self, source: str, given: wire.Activations) -> list[Send]:
+    def _take_activations(self, source: str, given: wire.Activations, tensors: Sequence[Packed]) -> list[Send]:
         if given.client not in self._clients or source != self.places.host(self.tier - 1, given.client):
             raise WireError(f"activations of client {given.client + 1}")
+        check_count(tensors, 2)
         like = self.crossing.activations(self.parts.cuts[self.tier - 1])
-        values = unpacked(given.values, like, self.parts.links[self.tier - 1].up)
-        return self._forward(given, values)
+        values = unpacked(tensors[0], like, self.parts.links[self.tier - 1].up)
+        return self._forward(given.client, values, tensors[1])
 
-    def _forward(self, given: wire.Activations, received: torch.Tensor) -> list[Send]:
-        """Compute with what was given for a client, unpacked."""
-        parts, client = self.parts, given.client
+    def _forward(self, client: int, received: torch.Tensor, targets: Packed) -> list[Send]:
+        """Compute with what was given for a client."""
+        parts = self.parts
         with self._computing():
             sent = self.entity.forward(client, received.to(parts.device), parts.round)
         if self.places.parent(self.name) != COORDINATOR:
-            up = wire.Activations(client=client, targets=given.targets)
-            message = self._message(activations=up)
-            pack(message.activations.values, sent, parts.links[self.tier].up)
-            return [Send(self.parent, message)]
-        expected = unpacked(given.targets, self.crossing.targets).to(parts.device)
+            message = self._message(activations=wire.Activations(client=client))
+            return [Send(self.parent, message, [pack(sent, parts.links[self.tier].up), targets])]
+        expected = unpacked(targets, self.crossing.targets).to(parts.device)
         with self._computing():
             loss, gradient = self.entity.loss(client, expected, parts.loss)
         self._done.losses[client] = float(loss)
         return self._backward(client, gradient)
 
-    def _take_gradients(self, source: str, given: wire.Gradients) -> list[Send]:
+    def _take_gradients(self, source: str, given: wire.Gradients, tensors: Sequence[Packed]) -> list[Send]:
         if given.client not in self._clients or source != self.parent:
             raise WireError(f"gradients of client {given.client + 1}")
+        check_count(tensors, 1)
         like = self.crossing.activations(self.parts.cuts[self.tier])
-        gradient = unpacked(given.values, like, self.parts.links[self.tier].down)
+        gradient = unpacked(tensors[0], like, self.parts.links[self.tier].down)
         return self._backward(given.client, gradient.to(self.parts.device))
 
     def _backward(self, client: int, gradient: torch.Tensor) -> list[Send]:
@@ -127,8 +125,8 @@ class EntityWork(Work):
         sent = []
         if passed is not None:
             message = self._message(gradients=wire.Gradients(client=client))
-            pack(message.gradients.values, passed, self.parts.links[self.tier - 1].down)
-            sent.append(Send(self.places.host(self.tier - 1, client), message))
+            packed = pack(passed, self.parts.links[self.tier - 1].down)
+            sent.append(Send(self.places.host(self.tier - 1, client), message, [packed]))
         if not self._clients:
             with self._computing():
                 self.entity.step()
@@ -153,14 +151,13 @@ class EntityWork(Work):
             check_unsent([self.entity.state()[1]], [self.entity.clients], codec.code)
         self._average = average, contributed
         message = self._message(contribution=wire.Contribution(tier=self.tier, layers=average.layers))
-        pack_average(message.contribution.values, contributed, codec, self._sizes(average))
-        return [Send(FED, message)]
+        return [Send(FED, message, pack_average(contributed, codec, self._sizes(average)))]
 
-    def _take_mean(self, source: str, mean: wire.Mean) -> list[Send]:
+    def _take_mean(self, source: str, mean: wire.Mean, tensors: Sequence[Packed]) -> list[Send]:
         if source != FED or self._average is None:
             raise WireError("an average that nobody asked for")
         average, contributed = self._average
-        values = unpacked_average(mean.values, contributed, self.entity.codec, self._sizes(average))
+        values = unpacked_average(tensors, contributed, self.entity.codec, self._sizes(average))
         self._average = None
         device = self.parts.device
         self.entity.adopt(average.layers, [value.to(device) for value in values], average.rounds)
@@ -179,22 +176,22 @@ class EntityWork(Work):
         sent: list[Send] = []
         for layer in self.entity.layers:
             if (to := tier_of(cuts, layer.number)) != self.tier:
-                message = self._message(moved_layer=wire.MovedLayer(layer=layer.number, entity=self.number))
-                pack_by_name(message.moved_layer.values, _whole(layer))
-                sent += [Send(name, message) for name in self._towards(to)]
+                names, tensors = pack_by_name(_whole(layer))
+                moved = wire.MovedLayer(layer=layer.number, entity=self.number, names=names)
+                sent += [Send(name, self._message(moved_layer=moved), tensors) for name in self._towards(to)]
         return [*sent, *self._if_moved()]
 
-    def _take_moved_layer(self, source: str, moved: wire.MovedLayer) -> list[Send]:
+    def _take_moved_layer(self, source: str, moved: wire.MovedLayer, tensors: Sequence[Packed]) -> list[Send]:
         if moved.layer >= len(self._came_from) or source not in (self.parent, *self.children):
             raise WireError(f"layer {moved.layer + 1}, which does not move")
         old, new = self._came_from[moved.layer], tier_of(self.parts.cuts, moved.layer)
         if new != self.tier:
-            return [Send(name, self._message(moved_layer=moved)) for name in self._towards(new)]
+            return [Send(name, self._message(moved_layer=moved), tensors) for name in self._towards(new)]
         if moved.entity not in self._sources(old):
             raise WireError(f"layer {moved.layer + 1} of a machine that does not send it here")
         copy = self.parts.new_copy(moved.layer, old)
         own = _whole(copy)
-        found = unpacked_by_name(moved.values, own)
+        found = unpacked_by_name((moved.names, tensors), own)
         with torch.no_grad():
             for key, value in own.items():
                 value.copy_(found[key])

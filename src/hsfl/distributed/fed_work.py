@@ -6,6 +6,7 @@ coordinator, so that no machine of the tree sees another's.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.membership import Send
 from hsfl.distributed.places import COORDINATOR, FED, Places
 from hsfl.distributed.saves import Saves
-from hsfl.distributed.tensors import WireError, pack_by_name, unpacked_by_name
+from hsfl.distributed.tensors import Named, Packed, WireError, pack_by_name, unpacked_by_name
 from hsfl.distributed.work import Work, pack_average, unpacked_average
 from hsfl.engine.averaging import Tensors
 from hsfl.engine.coded_averages import send
@@ -35,7 +36,7 @@ class FedWork(Work):
         """What an entity contributes, for the cuts, tier and layers of the last average."""
         self._all = False
         """Whether states are passed on whole."""
-        self._states: dict[str, wire.Held] = {}
+        self._states: dict[str, Named] = {}
         """On their way."""
         self._wanted: set[str] = set()
         self._passed: set[str] = set()
@@ -75,7 +76,7 @@ class FedWork(Work):
 
     # --- averages ---
 
-    def _take_contribution(self, source: str, given: wire.Contribution) -> list[Send]:
+    def _take_contribution(self, source: str, given: wire.Contribution, tensors: Sequence[Packed]) -> list[Send]:
         tier, number = self.places.entities.get(source, (-1, -1))
         if tier != given.tier or number in self._contributed:
             raise WireError(f"a contribution to tier {given.tier + 1}")
@@ -83,7 +84,7 @@ class FedWork(Work):
             raise WireError("a contribution of layers that it does not have")
         like = self._like(tier, list(given.layers))
         codec = self.parts.links[tier].average if self.parts.coded[tier] else None
-        self._contributed[number] = unpacked_average(given.values, like, codec, self._sizes(list(given.layers)))
+        self._contributed[number] = unpacked_average(tensors, like, codec, self._sizes(list(given.layers)))
         return self._if_all_contributed()
 
     def _if_all_contributed(self) -> list[Send]:
@@ -100,10 +101,10 @@ class FedWork(Work):
             codec = self.parts.links[tier].average
             average = send(codec, average, [self.unsent[layer] for layer in layers])
         message = self._message(mean=wire.Mean())
-        pack_average(message.mean.values, average, codec, sizes)
+        tensors = pack_average(average, codec, sizes)
         self._average, self._contributed = None, {}
         names = [self.places.name(tier, number) for number in range(len(shares))]
-        return [*(Send(name, message) for name in names), *self._finish()]
+        return [*(Send(name, message, tensors) for name in names), *self._finish()]
 
     def _sizes(self, layers: list[int]) -> list[int]:
         return [len(list(self.parts._layers[layer].parameters())) for layer in layers]
@@ -119,25 +120,28 @@ class FedWork(Work):
 
     # --- states ---
 
-    def _take_held(self, source: str, held: wire.Held) -> list[Send]:
+    def _take_held(self, source: str, held: wire.Held, tensors: Sequence[Packed]) -> list[Send]:
+        given: Named = held.names, tensors
         if source == COORDINATOR:
-            return self._install(held)
+            return self._install(held.name, given)
         if held.name != source or source in self._passed or source in self._states:
             raise WireError(f"the state of {held.name[:60]}")
+        sent = []
         if self._all:
             self._passed.add(source)
-            sent = [held]
+            sent.append(self._state(COORDINATOR, source, given))
         else:
-            self._states[source] = held
-            sent = []
+            self._states[source] = given
         if len(self._passed) + len(self._states) == len(self.places.entities):
             values = self.kept() if self._all else self._virtual_average()
-            own = wire.Held(name=FED)
-            pack_by_name(own.values, values)
-            sent.append(own)
+            sent.append(self._state(COORDINATOR, FED, pack_by_name(values)))
             self._passed, self._states = set(), {}
             self._finish()
-        return [Send(COORDINATOR, self._message(held=one)) for one in sent]
+        return sent
+
+    def _state(self, to: str, name: str, state: Named) -> Send:
+        """The state of a machine, for another."""
+        return Send(to, self._message(held=wire.Held(name=name, names=state[0])), state[1])
 
     def _virtual_average(self) -> dict[str, torch.Tensor]:
         """As `Backend.global_state` sums it."""
@@ -146,28 +150,28 @@ class FedWork(Work):
             share = float(self.places.topology.shares[tier][number])
             layers = self.parts.layers_of(tier, self.parts.cuts)
             like = {f"{n}.{key}": value for n in layers for key, value in self.parts._layers[n].state_dict().items()}
-            for key, value in unpacked_by_name(self._states[name].values, like).items():
+            for key, value in unpacked_by_name(self._states[name], like).items():
                 if value.is_floating_point():
                     total[key] = total[key] + share * value if key in total else share * value
                 else:
                     total.setdefault(key, value)
         return total
 
-    def _install(self, held: wire.Held) -> list[Send]:
-        if held.name == FED:
-            self._fill(unpacked_by_name(held.values, self.kept()))
+    def _install(self, name: str, given: Named) -> list[Send]:
+        if name == FED:
+            self._fill(unpacked_by_name(given, self.kept()))
             self._passed.add(FED)
         else:
-            self._states[held.name] = held
+            self._states[name] = given
         return self._hand_out()
 
-    def _take_wanted(self, source: str, wanted: wire.Wanted) -> list[Send]:
+    def _take_wanted(self, source: str, wanted: wire.Wanted, tensors: Sequence[Packed]) -> list[Send]:
         self._wanted.add(source)
         return self._hand_out()
 
     def _hand_out(self) -> list[Send]:
         names = [name for name in self._states if name in self._wanted]
-        sent = [Send(name, self._message(held=self._states.pop(name))) for name in names]
+        sent = [self._state(name, name, self._states.pop(name)) for name in names]
         self._passed |= set(names)
         if len(self._passed) == len(self.places.entities) + 1:
             self._wanted, self._passed = set(), set()

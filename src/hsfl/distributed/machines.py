@@ -115,7 +115,7 @@ class Machines(EntityBackend):
             like = {
                 f"{n}.{key}": value for n, layer in enumerate(self._layers) for key, value in layer.state_dict().items()
             }
-            found = unpacked_by_name(held[FED].values, like)
+            found = unpacked_by_name(held[FED], like)
             self._virtual = State((key, found[key].to(self.device)) for key in like)
         return State((key, value.clone()) for key, value in self._virtual.items())
 
@@ -123,9 +123,9 @@ class Machines(EntityBackend):
         _, held = self.coordinator.do(collect=wire.Collect(all=True))
         like = self._expected()
         found: dict[str, list[torch.Tensor]] = {}
-        for one in held.values():
-            wanted = {key: value for key, value in like.items() if self._whose(key, one.name)}
-            found |= {key: [value] for key, value in unpacked_by_name(one.values, wanted).items()}
+        for name, state in held.items():
+            wanted = {key: value for key, value in like.items() if self._whose(key, name)}
+            found |= {key: [value] for key, value in unpacked_by_name(state, wanted).items()}
         return found
 
     def _expected(self) -> dict[str, torch.Tensor]:
@@ -157,9 +157,10 @@ class Machines(EntityBackend):
         self.cuts, self._averaged_at = tuple(cuts), list(about.averaged_at)
         self._resume(about.round, about.seed)
         self._virtual, self._saved = None, self.round
-        states = {name: wire.Tensors() for name in self.places.nodes}
-        for name, into in states.items():
-            pack_by_name(into, {key: value for key, value in tensors.items() if self._whose(key, name)})
+        states = {
+            name: pack_by_name({key: value for key, value in tensors.items() if self._whose(key, name)})
+            for name in self.places.nodes
+        }
         self.coordinator.start(self._mark(), states)
 
     @contextmanager

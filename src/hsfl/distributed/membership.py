@@ -12,12 +12,13 @@ root has heard that all have restored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeVar
 
 from hsfl.distributed import wire_pb2 as wire
+from hsfl.distributed.tensors import Packed
 
 
 class Phase(Enum):
@@ -94,6 +95,7 @@ class Heard:
 
     name: str
     message: wire.Message
+    tensors: Sequence[Packed] = ()
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ Event = Connected | Gone | Heard | Saved | Loaded | Damaged | Begin
 class Send:
     name: str
     message: wire.Message
+    tensors: Sequence[Packed] = ()
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,7 @@ class Work:
 
     name: str
     message: wire.Message
+    tensors: Sequence[Packed] = ()
 
 
 Action = Send | Prepare | Load | Choose | Run | Work
@@ -182,8 +186,8 @@ def after(member: Member, event: Event, session: str = "") -> Step:
                 member = replace(member, told=False, said=())
         case Gone(name):
             member = replace(member, complete=_without(member.complete, name), absent=_without(member.absent, name))
-        case Heard(name, message):
-            member, actions = _heard(member, name, message)
+        case Heard():
+            member, actions = _heard(member, event)
         case Saved(held):
             if member.phase is Phase.PREPARED and not member.ready.keys() - set(member.children):
                 member = replace(member, ready={**member.ready, _SELF: held})
@@ -204,7 +208,8 @@ _SELF = ""
 T = TypeVar("T")
 
 
-def _heard(member: Member, name: str, message: wire.Message) -> Step:
+def _heard(member: Member, heard: Heard) -> Step:
+    name, message = heard.name, heard.message
     kind, epoch = message.WhichOneof("body"), message.epoch
     from_parent = bool(member.uplinks) and name == member.uplinks[0]
     if kind == "complete" and name in member.children:
@@ -228,7 +233,7 @@ def _heard(member: Member, name: str, message: wire.Message) -> Step:
         return _if_restored(replace(member, restored=member.restored | {name}))
     if kind in _MEMBERSHIP or member.phase is not Phase.RUNNING:
         return member, []
-    return member, [Work(name, message)]
+    return member, [Work(name, message, heard.tensors)]
 
 
 _MEMBERSHIP = ("hello", "welcome", "refused", "complete", "lost", "prepare", "ready", "restore", "restored", None)

@@ -54,16 +54,17 @@ class Node:
                     self.work.saves.forget(restore.position)
                     return self.handle(Damaged())
                 return self.handle(Loaded())
-            case WorkToDo(source, message):
-                return self._work(source, message)
+            case WorkToDo():
+                return self._work(action)
         return []
 
-    def _work(self, source: str, message: wire.Message) -> list[Send]:
+    def _work(self, given: WorkToDo) -> list[Send]:
+        message = given.message
         if message.HasField("stop"):
             self.stopped = True
             return [Send(child, message) for child in self.work.children]
         try:
-            return self.work.take(source, message)
+            return self.work.take(given.name, message, given.tensors)
         except WireError:
             raise
         except HsflError as error:

@@ -111,9 +111,9 @@ def run_node(
                 sent = node.handle(Gone(peer))
             for one in sent:
                 if one.name in dialers:
-                    dialers[one.name].send(one.message)
+                    dialers[one.name].send(one.message, one.tensors)
                 elif listener is not None:
-                    listener.send(one.name, one.message)
+                    listener.send(one.name, one.message, one.tensors)
     finally:
         for dialer in dialers.values():
             dialer.close()

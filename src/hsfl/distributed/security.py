@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hsfl.errors import HsflError
 
-_HEADER = "authorization"
 #: As many bytes as nobody guesses.
 TOKEN_BYTES = 24
 
@@ -41,18 +40,13 @@ class Security:
     def encrypted(self) -> bool:
         return self.authority is not None
 
-    def metadata(self) -> Sequence[tuple[str, str]]:
-        return [] if self.token is None else [(_HEADER, f"Bearer {self.token}")]
-
-    def objection(self, name: str, metadata: Mapping[str, str], certified: Sequence[str]) -> str | None:
-        """Why a caller who says that it is `name` is refused; None if it is not.
+    def objection(self, name: str, token: str, certified: Sequence[str]) -> str | None:
+        """Why a caller who says that it is `name` and shows `token` is refused; None if it is not.
 
         `certified` are the names in its certificate, which has been checked.
         """
-        if self.token is not None:
-            given = metadata.get(_HEADER, "")
-            if not hmac.compare_digest(given.encode(), f"Bearer {self.token}".encode()):
-                return "the token is missing or wrong; give the one that the run was started with"
+        if self.token is not None and not hmac.compare_digest(token.encode(), self.token.encode()):
+            return "the token is missing or wrong; give the one that the run was started with"
         if self.encrypted and name not in certified:
             return f"the certificate is of {', '.join(certified) or 'nobody'}; use that of {name}"
         return None

@@ -7,32 +7,25 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Tensor(_message.Message):
-    __slots__ = ("dtype", "shape", "order", "code", "data")
+    __slots__ = ("dtype", "shape", "order", "code", "size")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
     dtype: str
     shape: _containers.RepeatedScalarFieldContainer[int]
     order: _containers.RepeatedScalarFieldContainer[int]
     code: str
-    data: bytes
-    def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[int]] = ..., code: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
-
-class Tensors(_message.Message):
-    __slots__ = ("names", "values")
-    NAMES_FIELD_NUMBER: _ClassVar[int]
-    VALUES_FIELD_NUMBER: _ClassVar[int]
-    names: _containers.RepeatedScalarFieldContainer[str]
-    values: _containers.RepeatedCompositeFieldContainer[Tensor]
-    def __init__(self, names: _Optional[_Iterable[str]] = ..., values: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ...) -> None: ...
+    size: int
+    def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[int]] = ..., code: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("epoch", "number", "sent_s", "hello", "welcome", "refused", "complete", "lost", "prepare", "ready", "restore", "restored", "stop", "round", "average", "move", "save", "collect", "install", "done", "failed", "activations", "gradients", "contribution", "mean", "moved_layer", "held", "wanted")
+    __slots__ = ("epoch", "number", "sent_s", "tensors", "hello", "welcome", "refused", "complete", "lost", "prepare", "ready", "restore", "restored", "stop", "round", "average", "move", "save", "collect", "install", "done", "failed", "activations", "gradients", "contribution", "mean", "moved_layer", "held", "wanted")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     SENT_S_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +54,7 @@ class Message(_message.Message):
     epoch: int
     number: int
     sent_s: float
+    tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
     hello: Hello
     welcome: Welcome
     refused: Refused
@@ -86,15 +80,17 @@ class Message(_message.Message):
     moved_layer: MovedLayer
     held: Held
     wanted: Wanted
-    def __init__(self, epoch: _Optional[int] = ..., number: _Optional[int] = ..., sent_s: _Optional[float] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., complete: _Optional[_Union[Complete, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., restored: _Optional[_Union[Restored, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., average: _Optional[_Union[Average, _Mapping]] = ..., move: _Optional[_Union[Move, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ..., collect: _Optional[_Union[Collect, _Mapping]] = ..., install: _Optional[_Union[Install, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., activations: _Optional[_Union[Activations, _Mapping]] = ..., gradients: _Optional[_Union[Gradients, _Mapping]] = ..., contribution: _Optional[_Union[Contribution, _Mapping]] = ..., mean: _Optional[_Union[Mean, _Mapping]] = ..., moved_layer: _Optional[_Union[MovedLayer, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, _Mapping]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., number: _Optional[int] = ..., sent_s: _Optional[float] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., complete: _Optional[_Union[Complete, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., restored: _Optional[_Union[Restored, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., average: _Optional[_Union[Average, _Mapping]] = ..., move: _Optional[_Union[Move, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ..., collect: _Optional[_Union[Collect, _Mapping]] = ..., install: _Optional[_Union[Install, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., activations: _Optional[_Union[Activations, _Mapping]] = ..., gradients: _Optional[_Union[Gradients, _Mapping]] = ..., contribution: _Optional[_Union[Contribution, _Mapping]] = ..., mean: _Optional[_Union[Mean, _Mapping]] = ..., moved_layer: _Optional[_Union[MovedLayer, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("name", "scenario")
+    __slots__ = ("name", "scenario", "token")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SCENARIO_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     name: str
     scenario: str
-    def __init__(self, name: _Optional[str] = ..., scenario: _Optional[str] = ...) -> None: ...
+    token: str
+    def __init__(self, name: _Optional[str] = ..., scenario: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ()
@@ -232,56 +228,46 @@ class Failed(_message.Message):
     def __init__(self, name: _Optional[str] = ..., error: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Activations(_message.Message):
-    __slots__ = ("client", "values", "targets")
+    __slots__ = ("client",)
     CLIENT_FIELD_NUMBER: _ClassVar[int]
-    VALUES_FIELD_NUMBER: _ClassVar[int]
-    TARGETS_FIELD_NUMBER: _ClassVar[int]
     client: int
-    values: Tensor
-    targets: Tensor
-    def __init__(self, client: _Optional[int] = ..., values: _Optional[_Union[Tensor, _Mapping]] = ..., targets: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    def __init__(self, client: _Optional[int] = ...) -> None: ...
 
 class Gradients(_message.Message):
-    __slots__ = ("client", "values")
+    __slots__ = ("client",)
     CLIENT_FIELD_NUMBER: _ClassVar[int]
-    VALUES_FIELD_NUMBER: _ClassVar[int]
     client: int
-    values: Tensor
-    def __init__(self, client: _Optional[int] = ..., values: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
+    def __init__(self, client: _Optional[int] = ...) -> None: ...
 
 class Contribution(_message.Message):
-    __slots__ = ("tier", "layers", "values")
+    __slots__ = ("tier", "layers")
     TIER_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
-    VALUES_FIELD_NUMBER: _ClassVar[int]
     tier: int
     layers: _containers.RepeatedScalarFieldContainer[int]
-    values: _containers.RepeatedCompositeFieldContainer[Tensor]
-    def __init__(self, tier: _Optional[int] = ..., layers: _Optional[_Iterable[int]] = ..., values: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ...) -> None: ...
+    def __init__(self, tier: _Optional[int] = ..., layers: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Mean(_message.Message):
-    __slots__ = ("values",)
-    VALUES_FIELD_NUMBER: _ClassVar[int]
-    values: _containers.RepeatedCompositeFieldContainer[Tensor]
-    def __init__(self, values: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ...) -> None: ...
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class MovedLayer(_message.Message):
-    __slots__ = ("layer", "entity", "values")
+    __slots__ = ("layer", "entity", "names")
     LAYER_FIELD_NUMBER: _ClassVar[int]
     ENTITY_FIELD_NUMBER: _ClassVar[int]
-    VALUES_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
     layer: int
     entity: int
-    values: Tensors
-    def __init__(self, layer: _Optional[int] = ..., entity: _Optional[int] = ..., values: _Optional[_Union[Tensors, _Mapping]] = ...) -> None: ...
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, layer: _Optional[int] = ..., entity: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Held(_message.Message):
-    __slots__ = ("name", "values")
+    __slots__ = ("name", "names")
     NAME_FIELD_NUMBER: _ClassVar[int]
-    VALUES_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
     name: str
-    values: Tensors
-    def __init__(self, name: _Optional[str] = ..., values: _Optional[_Union[Tensors, _Mapping]] = ...) -> None: ...
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Wanted(_message.Message):
     __slots__ = ()

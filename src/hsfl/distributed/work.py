@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -15,18 +15,12 @@ from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.membership import Send
 from hsfl.distributed.places import Places
 from hsfl.distributed.saves import Saves
-from hsfl.distributed.tensors import WireError, pack, unpacked
+from hsfl.distributed.tensors import Packed, WireError, check_count, pack, unpacked
 from hsfl.engine.averaging import Tensors
 from hsfl.engine.entities import EntityBackend
 from hsfl.engine.links import Codec
 
 COMMANDS = ("round", "average", "move", "save", "collect", "install")
-
-
-class RepeatedTensors(Protocol):
-    """A field of several tensors."""
-
-    def add(self) -> wire.Tensor: ...
 
 
 class Work(ABC):
@@ -45,7 +39,7 @@ class Work(ABC):
         self._awaited: set[str] = set()
         """Children that are not done."""
         self._done = wire.Done()
-        self._early: list[tuple[str, wire.Message]] = []
+        self._early: list[tuple[str, wire.Message, Sequence[Packed]]] = []
         """What came by another stream before the command that it belongs to."""
 
     def drop(self) -> None:
@@ -77,7 +71,7 @@ class Work(ABC):
     def kept(self) -> dict[str, torch.Tensor]:
         """All that it holds, by the keys of files of backends: tensors that can be written to."""
 
-    def take(self, source: str, message: wire.Message) -> list[Send]:
+    def take(self, source: str, message: wire.Message, tensors: Sequence[Packed] = ()) -> list[Send]:
         """What to send in answer to a message of a command; WireError if that peer may not send it."""
         kind = message.WhichOneof("body")
         if kind in COMMANDS and source == self.parent:
@@ -85,7 +79,7 @@ class Work(ABC):
         if kind == "failed" and source in self.children:
             return [Send(self.parent, message)]
         if message.number > self._number and len(self._early) < 2 * len(self.places.entities):
-            self._early.append((source, message))
+            self._early.append((source, message, tensors))
             return []
         if message.number != self._number:
             raise WireError(f"{kind} of another command")
@@ -93,10 +87,10 @@ class Work(ABC):
             self._awaited.remove(source)
             self._done.MergeFrom(message.done)
             return self._ended()
-        handler: Callable[[str, Any], list[Send]] | None = getattr(self, f"_take_{kind}", None)
+        handler: Callable[[str, Any, Sequence[Packed]], list[Send]] | None = getattr(self, f"_take_{kind}", None)
         if handler is None:
             raise WireError(f"{kind}, which {self.name} does not expect from it")
-        return [*handler(source, getattr(message, str(kind))), *self._ended()]
+        return [*handler(source, getattr(message, str(kind)), tensors), *self._ended()]
 
     def _command(self, kind: str, message: wire.Message) -> list[Send]:
         self._epoch, self._number = message.epoch, message.number
@@ -104,8 +98,8 @@ class Work(ABC):
         sent = [Send(child, message) for child in self.children]
         sent += [*self._begin(kind, getattr(message, kind)), *self._ended()]
         early, self._early = self._early, []
-        for source, one in early:
-            sent += self.take(source, one)
+        for one in early:
+            sent += self.take(*one)
         return sent
 
     @abstractmethod
@@ -133,24 +127,21 @@ class Work(ABC):
         return wire.Message(epoch=self._epoch, number=self._number, **body)
 
 
-def pack_average(
-    into: RepeatedTensors, values: Sequence[torch.Tensor], codec: Codec | None, sizes: Sequence[int]
-) -> None:
-    """What is averaged, in messages; coded, each layer's weights one after another. `sizes`: weights of every layer."""
-    rest = list(values)
+def pack_average(values: Sequence[torch.Tensor], codec: Codec | None, sizes: Sequence[int]) -> list[Packed]:
+    """What is averaged, as it is sent; coded, each layer's weights one after another. `sizes`: weights of layers."""
+    rest, packed = list(values), []
     for size in sizes if codec is not None else ():
         layer, rest = rest[:size], rest[size:]
         if layer:
-            pack(into.add(), torch.cat([weight.flatten() for weight in layer])[None], codec)
-    for value in rest:
-        pack(into.add(), value)
+            packed.append(pack(torch.cat([weight.flatten() for weight in layer])[None], codec))
+    return [*packed, *(pack(value) for value in rest)]
 
 
 def unpacked_average(
-    messages: Sequence[wire.Tensor], like: Sequence[torch.Tensor], codec: Codec | None, sizes: Sequence[int]
+    tensors: Sequence[Packed], like: Sequence[torch.Tensor], codec: Codec | None, sizes: Sequence[int]
 ) -> Tensors:
     """What `pack_average` packed; `like` are tensors of the right shapes and types."""
-    given, like = list(messages), list(like)
+    given, like = list(tensors), list(like)
     found: Tensors = []
     for size in sizes if codec is not None else ():
         layer, like = like[:size], like[size:]
@@ -161,6 +152,5 @@ def unpacked_average(
             row = torch.empty((1, sum(counts)), dtype=layer[0].dtype, device="meta")
             parts = unpacked(given.pop(0), row, codec)[0].split(counts)
             found += [part.view(weight.shape) for part, weight in zip(parts, layer, strict=True)]
-    if len(given) != len(like):
-        raise WireError(f"{len(given)} tensors, expected {len(like)}")
+    check_count(given, len(like))
     return [*found, *(unpacked(value, one) for value, one in zip(given, like, strict=True))]
