@@ -1,7 +1,7 @@
 """Measure what machines cost over entities in one process, and streams over plain sockets: prints two tables.
 
 Rounds: LeNet-5 on built-in MNIST images, mini-batches of 16, float32, one thread; medians of single rounds.
-Messages: a tensor from one process to another and a short answer, packed and unpacked, and the same bytes over TCP.
+Messages: a tensor from one process to another and a short answer, packed and unpacked, and its bytes over a socket.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import torch
 
 import hsfl
 from hsfl.distributed import wire_pb2 as wire
+from hsfl.distributed.certificates import write_certificates
+from hsfl.distributed.connections import tls_context
 from hsfl.distributed.membership import Connected, Heard
 from hsfl.distributed.security import Security
 from hsfl.distributed.streams import Dialer, Inbox, Listener
@@ -66,70 +68,80 @@ def median_ms(how: str, rounds: int, intervals: list[int]) -> float:
 SIZES = {"1 kB": 10**3, "100 kB": 10**5, "1 MB": 10**6, "100 MB": 10**8}
 LIMIT = 2 * 10**8
 HELLO = wire.Hello(name="device-1", scenario="")
+EDGE = "edge-1"
+#: How the same bytes go: a tensor over a stream, and over a socket without any of hsfl, into the same memory each time
+#: (as iperf does) or, like the stream, into new memory.
+WAYS = ("stream", "socket", "socket, new memory")
 
 
-def answer(ports: Any) -> None:
+def security(name: str, keys: Path | None) -> Security:
+    return Security("t" * 16) if keys is None else Security.read(name, None, keys)
+
+
+def bare(plain: socket.socket, keys: Path | None, *, dialled: bool) -> socket.socket:
+    """A socket as it is, or encrypted with the same certificates."""
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    context = tls_context(security(HELLO.name if dialled else EDGE, keys), listens=not dialled)
+    if context is None:
+        return plain
+    return context.wrap_socket(plain, server_side=not dialled, server_hostname=EDGE if dialled else None)
+
+
+def answer(ports: Any, keys: Path | None) -> None:
     """In another process: take tensors, over a stream and over a socket, and say so each time."""
     inbox = Inbox(8)
-    listener = Listener("127.0.0.1:0", [HELLO.name], HELLO.scenario, inbox, Security("t" * 16), LIMIT)
+    listener = Listener("127.0.0.1:0", [HELLO.name], HELLO.scenario, inbox, security(EDGE, keys), LIMIT)
     with socket.create_server(("127.0.0.1", 0)) as server:
         ports.send((listener.port, server.getsockname()[1]))
-        plain, _ = server.accept()
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain = bare(server.accept()[0], keys, dialled=False)
         for size in SIZES.values():
-            like = torch.empty(size // 4, device="meta")
+            like, same = torch.empty(size // 4, device="meta"), torch.empty(size // 4)
             for _ in range(repetitions(size)):
-                while not isinstance(event := inbox.get(10), Heard):
+                while not isinstance(event := inbox.get(60), Heard):
                     pass
-                unpacked(event.message.mean.values[0], like)
+                unpacked(event.tensors[0], like)
                 listener.send(HELLO.name, wire.Message(welcome=wire.Welcome()))
-            buffer = memoryview(bytearray(size))
-            for _ in range(repetitions(size)):
-                got = 0
-                while got < size:
-                    got += plain.recv_into(buffer[got:])
-                plain.sendall(b"!")
+                del event
+                for space in (same, None):
+                    into = (torch.empty(size // 4) if space is None else space).view(torch.uint8).numpy().data
+                    got = 0
+                    while got < size:
+                        got += plain.recv_into(into[got:])
+                    plain.sendall(b"!")
 
 
 def repetitions(size: int) -> int:
-    return 5 if size > 10**7 else 100
+    return 15 if size > 10**7 else 200
 
 
-def messages() -> None:
-    """Medians for every size, over a stream and over a plain socket."""
+def messages(label: str, keys: Path | None) -> None:
+    """Medians for every size, the ways by turns."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=answer, args=(theirs,), daemon=True)
+    process = context.Process(target=answer, args=(theirs, keys), daemon=True)
     process.start()
     stream_port, plain_port = ours.recv()
     inbox = Inbox(8)
-    dialer = Dialer("edge-1", lambda: f"127.0.0.1:{stream_port}", HELLO, inbox, Security("t" * 16), LIMIT, print)
+    own = security(HELLO.name, keys)
+    dialer = Dialer(EDGE, lambda: f"127.0.0.1:{stream_port}", HELLO, inbox, own, LIMIT, print)
     assert isinstance(inbox.get(10), Connected)
-    print("\n| a tensor and an answer | stream | plain TCP | |\n|---|---|---|---|")
-    with socket.create_connection(("127.0.0.1", plain_port)) as plain:
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for label, size in SIZES.items():
-            tensor, took = torch.rand(size // 4), []
+    with bare(socket.create_connection(("127.0.0.1", plain_port)), keys, dialled=True) as plain:
+        for name, size in SIZES.items():
+            tensor, took = torch.rand(size // 4), {way: [] for way in WAYS}
+            data = tensor.view(torch.uint8).numpy().data
             for _ in range(repetitions(size)):
-                start = time.perf_counter()
-                message = wire.Message()
-                pack(message.mean.values.add(), tensor)
-                dialer.send(message)
-                assert isinstance(inbox.get(60), Heard)
-                took.append(time.perf_counter() - start)
-            data, plainly = bytes(size), []
-            for _ in range(repetitions(size)):
-                start = time.perf_counter()
-                plain.sendall(data)
-                plain.recv(1)
-                plainly.append(time.perf_counter() - start)
-            stream_s, plain_s = statistics.median(took), statistics.median(plainly)
-            rate = (
-                f"{plain_s / stream_s:.0%} of its rate"
-                if size >= 10**6
-                else f"{1e6 * (stream_s - plain_s):.0f} µs more"
-            )
-            print(f"| {label} | {1000 * stream_s:.2f} ms | {1000 * plain_s:.2f} ms | {rate} |", flush=True)
+                for way in WAYS:
+                    start = time.perf_counter()
+                    if way == "stream":
+                        dialer.send(wire.Message(mean=wire.Mean()), [pack(tensor)])
+                        assert isinstance(inbox.get(60), Heard)
+                    else:
+                        plain.sendall(data)
+                        plain.recv(1)
+                    took[way].append(time.perf_counter() - start)
+            stream, *sockets = (1000 * statistics.median(took[way]) for way in WAYS)
+            found = [f"{stream:.2f}", *(f"{one:.2f} ({one / stream:.0%})" for one in sockets)]
+            print(f"| {label}, {name} | {' | '.join(found)} |", flush=True)
     dialer.close()
     process.join(10)
 
@@ -139,7 +151,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
-    messages()
+    print(f"| ms for a tensor and an answer | {' | '.join(WAYS)} |\n|---|---|---|---|")
+    messages("plain", None)
+    with tempfile.TemporaryDirectory() as folder:
+        write_certificates(Path(folder) / "keys", [EDGE, HELLO.name])
+        messages("TLS", Path(folder) / "keys")
     print()
     print("| ms per round | never averaged | both tiers averaged after every round |\n|---|---|---|")
     for how in ("stacked", "reference", "machines"):

@@ -80,7 +80,6 @@ ALLOWED = {
 #: Third-party packages and the only parts that may import them.
 CONFINED = {
     "torch": {"models", "data", "engine", "distributed", "runs", "experiments"},
-    "grpc": {"distributed"},
     "google": {"distributed"},
     "safetensors": {"engine"},
     "filelock": {"runs"},

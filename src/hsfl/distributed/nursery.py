@@ -1,7 +1,4 @@
-"""All machines of a local run: one process that has everything ready forks them, and again whenever one dies.
-
-It makes no object of grpc itself: what was forked after that would not work.
-"""
+"""All machines of a local run: one process that has everything ready forks them, and again whenever one dies."""
 
 from __future__ import annotations
 
