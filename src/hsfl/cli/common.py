@@ -44,8 +44,8 @@ AveragingOption = Annotated[
 CodeOption = Annotated[
     str | None,
     typer.Option(
-        help="How every link writes what it carries: fp32, bf16, int8 or int4, or auto: as planned, or, as in int8,int4, "
-        "planned among these (tiers.TIER.code of all tiers)."
+        help="How every link writes what it carries: fp32, bf16, int8 or int4, or auto: as planned, or, as in "
+        "int8,int4, planned among these (tiers.TIER.code of all tiers)."
     ),
 ]
 DebugOption = Annotated[
