@@ -105,6 +105,8 @@ class PlanRecord(Record):
     constants: ConstantsRecord | None = None
     kept: str | None = None
     """Why the plan before was kept, where the strategy found none."""
+    corrected_gain: float | None = None
+    """How many times as fast the plan would be with corrected averages, by the bound; where they are plain."""
     as_measured: bool = False
     """Whether it is for the machines as they were measured while they ran, and not as the scenario has them."""
     shortened: str | None = None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 from rich.console import Console
 
-from hsfl.records import PlanRecord
+from hsfl.records import PlanRecord, Summary
 from hsfl.report.live import LiveLine
 
 
@@ -37,3 +38,14 @@ def test_planned_codes_are_told_where_they_change():
         "  plan after round 0: cuts 1, 2; intervals 2, 2, 1; links int4",
         "  plan after round 5: cuts 1, 2; intervals 2, 2, 1; links ↑ int4, ↓ int8, average int4 | int4",
     ]
+
+
+def test_corrected_averages_are_proposed_where_they_pay():
+    console = Console(file=io.StringIO(), width=200)
+    for gain in (1.02, 1.31):
+        line = LiveLine(console)
+        line.folder = Path("runs/one")
+        line.on_plan(PlanRecord(round=0, cuts=[1], intervals=[2, 1], layers=6, corrected_gain=gain))
+        line.on_end(Summary(ended="rounds", rounds=9, accuracy=0.5, best_accuracy=0.5))
+    told = [text for text in console.file.getvalue().splitlines() if "--averaging" in text]
+    assert told == ["Plans with  --averaging corrected  would be 1.3 times as fast, by the bound"]

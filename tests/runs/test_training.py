@@ -70,7 +70,7 @@ def test_everything_is_in_the_folder_and_is_what_it_says(command, tmp_path):
         assert after["time_s"] > before["time_s"]
         assert all(after["bytes"][link] >= count for link, count in before["bytes"].items())
         assert after["bytes"]["sensor.up"] > before["bytes"]["sensor.up"]
-    assert plans[0]["round"] == 0 and plans[0]["strategy"] == "HSFL"
+    assert plans[0]["round"] == 0 and plans[0]["strategy"] == "HSFL" and plans[0]["corrected_gain"] > 1
     labels = json.loads((run / "labels.json").read_text())
     assert np.array(labels["counts"]).shape == (4, 10) and np.array(labels["counts"]).sum() <= 10000
     summary = json.loads((run / "summary.json").read_text())

@@ -246,3 +246,30 @@ def test_mistakes_of_ones_own_strategy_are_one_sentence(strategy: object, messag
     scenario = hsfl.load_scenario("mnist-mini", {"stopping.rounds": 2})
     with pytest.raises(ScenarioError, match=message):
         hsfl.train(scenario, strategy=strategy, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("changes", "tells"),
+    [
+        ({}, True),
+        ({"training.averaging": "corrected"}, False),
+        ({"training.optimizer": "adam"}, False),
+        ({"strategy.name": "RMA+MS"}, False),
+        ({"strategy.drift": "refined", "convergence.rounds": 100, "convergence.slack": 1}, False),
+    ],
+)
+def test_what_corrected_averages_would_gain_is_told_where_there_is_a_choice(changes, tells) -> None:
+    scenario = hsfl.load_scenario("mnist-mini", changes)
+    problem = scenario.training_problem
+    shape = (problem.system.num_tiers, problem.num_layers)
+    constants = replace(
+        problem.constants,
+        initial_gap=2.3,
+        target=np.nan,
+        gradient_variance=np.ones(shape[1]),
+        gradient_second_moment=np.ones(shape[1]),
+        gradient_dissimilarity=np.ones(shape),
+    )
+    problem = scenario.with_target(replace(problem, constants=constants))
+    gain = make_strategy(scenario).corrected_gain(problem)
+    assert gain > 1 if tells else gain is None

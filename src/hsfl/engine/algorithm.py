@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from hsfl.engine.asking import proposed
+from hsfl.engine.asking import corrected_gain, proposed
 from hsfl.engine.backend import Backend
 from hsfl.engine.clock import Clock, SimulatedClock
 from hsfl.engine.estimate import Estimate, record_constants, recorded_constants
@@ -211,6 +211,7 @@ class Algorithm:
             layers=problem.num_layers,
             constants=record_constants(problem.constants) if task.strategy.needs_constants else None,
             kept=kept,
+            corrected_gain=corrected_gain(task.strategy, problem) if kept is None else None,
             as_measured=self.clock.as_measured,
         )
 

@@ -61,6 +61,17 @@ def _allowed(codes: object, system: System) -> tuple[LinkCodes, ...] | None:
     return tuple(found)
 
 
+def corrected_gain(strategy: Strategy, problem: Problem) -> float | None:
+    """How many times as fast the strategy's plan would be with corrected averages, where it can tell."""
+    own: Callable[[Problem], float | None] | None = getattr(strategy, "corrected_gain", None)
+    if own is None:
+        return None
+    try:
+        return own(problem)
+    except Exception as error:
+        raise _raised(strategy, "corrected_gain", error) from error
+
+
 def averages(strategy: Strategy, plan: Plan, tier: int, rounds: int) -> bool:
     """Whether a tier is averaged so many rounds after its interval changed: every I_m, or as the strategy says."""
     own: Callable[[Plan, int, int], bool] | None = getattr(strategy, "averages", None)

@@ -13,7 +13,8 @@ class Strategy(Protocol):
 
     One that averages tiers otherwise than every I_m rounds also has `averages(plan, tier, rounds)`: whether a tier
     (counted from 0) is averaged after so many rounds since its interval last changed. One whose intervals may be
-    shortened between plans, where drift is weighed against the loss and does harm, has `guarded`, which is True.
+    shortened between plans, where drift is weighed against the loss and does harm, has `guarded`, which is True. One
+    that can tell how many times as fast its plan would be with corrected averages has `corrected_gain(problem)`.
     """
 
     @property

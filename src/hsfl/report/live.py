@@ -19,6 +19,8 @@ from hsfl.scenario.scenario import Scenario
 
 #: Rounds per second are those of about the last so many seconds.
 _WINDOW_S = 10.0
+#: Corrected averages are proposed where plans would be so many times as fast.
+_PAYS = 1.15
 
 
 class LiveLine(Callback):
@@ -34,6 +36,8 @@ class LiveLine(Callback):
         self.plan = ""
         self.kept = False
         """Whether the last plan was kept for want of a better one."""
+        self.gain: float | None = None
+        """How many times as fast the last plan would be with corrected averages."""
         self.seen: deque[tuple[float, int, float]] = deque()
         """Wall seconds, round and simulated seconds of the last rounds."""
         self.live = None
@@ -52,7 +56,7 @@ class LiveLine(Callback):
         plan, kept = f"cuts {numbers(record.cuts)}; intervals {numbers(record.intervals)}", record.kept is not None
         plan += "" if record.codes is None else f"; links {planned_codes(record.codes)}"
         news = plan != self.plan or (kept and not self.kept)  # a plan made again each time would fill the screen
-        self.plan, self.kept = plan, kept
+        self.plan, self.kept, self.gain = plan, kept, record.corrected_gain or self.gain
         if news:
             why = f" (kept: {record.kept})" if kept else ""
             self._print(f"  plan after round {record.round}: {plan}{why}")
@@ -77,6 +81,8 @@ class LiveLine(Callback):
             f"({format_seconds(summary.wall_s or 0.0)} here): accuracy {summary.accuracy:.2%}, best "
             f"{summary.best_accuracy:.2%}"
         )
+        if self.gain is not None and self.gain >= _PAYS:
+            self._print(f"Plans with  --averaging corrected  would be {self.gain:.2g} times as fast, by the bound")
         self._print(f"Look at it with  hsfl report {self.folder}")
 
     def on_stop(self) -> None:

@@ -48,6 +48,11 @@ class TrainingSection(Section):
         examples=[1],
     )
 
+    @property
+    def correctable(self) -> bool:
+        """Whether averages can be corrected."""
+        return self.optimizer in ("sgd", "momentum") and not self.average_optimizer
+
 
 class StoppingSection(Section):
     """When training ends: at the first of these that is met; with none of them, after 1000 rounds."""

@@ -57,6 +57,7 @@ def make_strategy(scenario: Scenario) -> Strategy:
         planner=given.planner,
         allow_empty_tiers=given.allow_empty_tiers,
         plans_codes=scenario.system.plans_codes,
+        may_correct=scenario.spec.training.averaging == "plain" and scenario.spec.training.correctable,
     )
 
 

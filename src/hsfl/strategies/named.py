@@ -38,6 +38,7 @@ import numpy as np
 
 from hsfl.errors import InfeasibleError
 from hsfl.planner.baselines import convergence_aside, fastest_round_cuts, random_cuts, random_intervals
+from hsfl.planner.corrected import corrected_gain
 from hsfl.planner.exact import ExactSolver
 from hsfl.planner.solve import solve, with_best_codes
 from hsfl.planner.terms import Terms
@@ -81,6 +82,8 @@ class Named:
     allow_empty_tiers: bool = False
     plans_codes: bool = False
     """Whether codes are left to the planner, too."""
+    may_correct: bool = False
+    """Whether averages are plain and could be corrected."""
 
     @property
     def replans(self) -> bool:
@@ -111,6 +114,12 @@ class Named:
             intervals = self._intervals(problem, rng)
         plan = Plan(cuts, intervals)
         return with_best_codes(problem, plan) if self.plans_codes else plan
+
+    def corrected_gain(self, problem: Problem) -> float | None:
+        """How many times as fast the plan would be with corrected averages; None where there is no choice."""
+        if not self.may_correct or not (self.intervals == self.cuts == PLANNED) or not problem.constants.by_loss:
+            return None
+        return corrected_gain(problem, allow_empty_tiers=self.allow_empty_tiers)
 
     def averages(self, plan: Plan, tier: int, rounds: int) -> bool:
         """Whether a tier is averaged after so many rounds since its interval last changed."""
