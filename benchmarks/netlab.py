@@ -2,7 +2,8 @@
 
 Every machine has a namespace; between it and its parent, and between it and the fed server, there is a pair of virtual
 devices, each end shaped (tbf) to the rate of its direction. All share this computer's cores, so the scenarios here have
-links that take much longer than what is computed. `make netlab` prints a table for benchmarks/machines.md.
+links that take much longer than what is computed, and machines go before whatever else this computer does. `make
+netlab` prints a table for benchmarks/machines.md.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from hsfl.scenario.template import scenario_text
 
 #: Frames with little overhead, and buckets of one of them: what a link carries at once is little beside a message.
 MTU, BURST = 3000, 3100
+#: Of Ethernet, IP and TCP in every frame: a scenario's rates are of what is sent in them.
+HEADERS = 14 + 20 + 32
 FAST = {"compute": "10 TFLOPS"}
-SLOW = {**FAST, "uplink": "500 kbps", "downlink": "1 Mbps", "fed_uplink": "1 Mbps", "fed_downlink": "2 Mbps"}
+SLOW = {**FAST, "uplink": "250 kbps", "downlink": "500 kbps", "fed_uplink": "500 kbps", "fed_downlink": "1 Mbps"}
 SENSOR = {**SLOW, "uplink": "2 Mbps", "downlink": "4 Mbps"}
 GATEWAY = {**FAST, "uplink": "8 Mbps", "downlink": "8 Mbps", "fed_uplink": "2 Mbps", "fed_downlink": "2 Mbps"}
 SERVER = {"name": "server", "entities": 1, **FAST}
@@ -94,8 +97,19 @@ class Lab:
             command("ip", "-n", space, "addr", "add", f"{subnet}.{host}/30", "dev", device)
             command("ip", "-n", space, "link", "set", device, "mtu", MTU, "up")
             if rate is not None:
-                shape = ("rate", f"{round(rate)}bit", "burst", BURST, "latency", "20s")
-                command("ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", device, "root", "tbf", *shape)
+                shape = (
+                    "stab",
+                    "overhead",
+                    -HEADERS,
+                    "tbf",
+                    "rate",
+                    f"{round(rate)}bit",
+                    "burst",
+                    BURST,
+                    "latency",
+                    "20s",
+                )
+                command("ip", "netns", "exec", space, "tc", "qdisc", "add", "dev", device, "root", *shape)
         self.addresses[name, peer] = f"{subnet}.1"
 
     def _rates(self, name: str, peer: str) -> tuple[float | None, float | None]:
@@ -163,6 +177,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=12)
     rounds = parser.parse_args().rounds
+    os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # machines inherit it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left behind
     print("| machines | part | planned | measured | |\n|---|---|---|---|---|", flush=True)
     for title, (tiers, cuts) in TREES.items():

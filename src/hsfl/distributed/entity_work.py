@@ -54,6 +54,10 @@ class EntityWork(Work):
             found |= {f"last.{self.tier}.{key}": value for key, value in layer.named_last().items()}
         return found
 
+    def _concerns_children(self, kind: str, command: Any) -> bool:
+        """An average is no matter of the tiers below."""
+        return kind != "average" or command.tier < self.tier
+
     def _begin(self, kind: str, command: Any) -> list[Send]:
         if kind == "round":
             return self._round(command.round)

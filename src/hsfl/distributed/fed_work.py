@@ -32,8 +32,8 @@ class FedWork(Work):
         self._average: wire.Average | None = None
         self._contributed: dict[int, Tensors] = {}
         """By entity."""
-        self._shapes: tuple[object, Tensors] = (None, [])
-        """What an entity contributes, for the cuts, tier and layers of the last average."""
+        self._shapes: dict[int, tuple[object, Tensors]] = {}
+        """What an entity contributes, by tier, for the cuts and layers of the last average."""
         self._all = False
         """Whether states are passed on whole."""
         self._states: dict[str, Named] = {}
@@ -111,12 +111,12 @@ class FedWork(Work):
 
     def _like(self, tier: int, layers: list[int]) -> Tensors:
         """What an entity of a tier contributes, in its shapes and types."""
-        at = (self.parts.cuts, tier, tuple(layers))
-        if self._shapes[0] != at:
+        at = (self.parts.cuts, tuple(layers))
+        if self._shapes.get(tier, (None, []))[0] != at:
             entity = self.parts.new_entity(tier, 0)
             entity.codec = None
-            self._shapes = at, [tensor.to("meta") for tensor in entity.contribute(layers)]
-        return self._shapes[1]
+            self._shapes[tier] = at, [tensor.to("meta") for tensor in entity.contribute(layers)]
+        return self._shapes[tier][1]
 
     # --- states ---
 

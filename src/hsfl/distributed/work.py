@@ -94,13 +94,18 @@ class Work(ABC):
 
     def _command(self, kind: str, message: wire.Message) -> list[Send]:
         self._epoch, self._number = message.epoch, message.number
-        self._busy, self._told, self._awaited, self._done = True, False, set(self.children), wire.Done()
-        sent = [Send(child, message) for child in self.children]
+        below = self.children if self._concerns_children(kind, getattr(message, kind)) else ()
+        self._busy, self._told, self._awaited, self._done = True, False, set(below), wire.Done()
+        sent = [Send(child, message) for child in below]
         sent += [*self._begin(kind, getattr(message, kind)), *self._ended()]
         early, self._early = self._early, []
         for one in early:
             sent += self.take(*one)
         return sent
+
+    def _concerns_children(self, kind: str, command: Any) -> bool:
+        """Whether a command goes on down the tree."""
+        return True
 
     @abstractmethod
     def _begin(self, kind: str, command: Any) -> list[Send]:
