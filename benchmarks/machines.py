@@ -1,6 +1,6 @@
 """Measure what machines cost over entities in one process, and streams over plain sockets: prints two tables.
 
-Rounds: LeNet-5 on built-in MNIST images, mini-batches of 16, float32, one thread; medians of single rounds.
+Rounds: LeNet-5 on built-in MNIST images, mini-batches of 16, float32, one thread; medians of rounds.
 Messages: a tensor from one process to another and a short answer, packed and unpacked, and its bytes over a socket.
 """
 
@@ -148,8 +148,9 @@ def messages(label: str, keys: Path | None) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=200)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--turns", type=int, default=3, help="of the ways to train; medians of their medians")
+    given = parser.parse_args()
     torch.set_num_threads(1)
     print(f"| ms for a tensor and an answer | {' | '.join(WAYS)} |\n|---|---|---|---|")
     messages("plain", None)
@@ -158,9 +159,17 @@ def main() -> None:
         messages("TLS", Path(folder) / "keys")
     print()
     print("| ms per round | never averaged | both tiers averaged after every round |\n|---|---|---|")
-    for how in ("stacked", "reference", "machines"):
-        found = [median_ms(how, rounds, [interval, interval, 1]) for interval in (10**6, 1)]
-        print(f"| {how} | {found[0]:.1f} | {found[1]:.1f} |", flush=True)
+    ways = ("stacked", "reference", "machines")
+    took: dict[tuple[str, int], list[float]] = {}
+    for _ in range(given.turns):
+        for how in ways:
+            for interval in (10**6, 1):
+                took.setdefault((how, interval), []).append(median_ms(how, given.rounds, [interval, interval, 1]))
+    found = {key: statistics.median(values) for key, values in took.items()}
+    for how in ways:
+        print(f"| {how} | {found[how, 10**6]:.1f} | {found[how, 1]:.1f} |")
+    ratios = [found["machines", interval] / found["reference", interval] for interval in (10**6, 1)]
+    print(f"| machines / reference | {ratios[0]:.2f} | {ratios[1]:.2f} |")
 
 
 if __name__ == "__main__":
