@@ -154,6 +154,8 @@ class Connection:
 
     def _exactly(self, size: int, timeout_s: float) -> bytes:
         """The next bytes, of a length that has been checked."""
+        if self._begin == self._end:
+            self._begin, self._end = 0, self._receive(self._read, timeout_s)
         if self._end - self._begin < size:
             return bytes(self._values(size, timeout_s))
         self._begin += size

@@ -146,7 +146,11 @@ class Listener:
 
     def _greeted(self, plain: socket.socket) -> Stream | None:
         """The stream of one who dialled, if it may call."""
-        connection = Connection(plain, self._tls)
+        try:
+            connection = Connection(plain, self._tls)
+        except OSError:  # it has hung up already
+            plain.close()
+            return None
         try:
             with _in_time(connection):
                 connection.begin()
@@ -258,7 +262,7 @@ class Dialer:
                 if stream is not None:
                     stream.end()
                 connection.close()
-        except (OSError, WireError) as error:
+        except (OSError, WireError, UnicodeError) as error:  # the last of hosts that no host can be called
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         else:
             why = "it ended the stream"
