@@ -69,9 +69,10 @@ SIZES = {"1 kB": 10**3, "100 kB": 10**5, "1 MB": 10**6, "100 MB": 10**8}
 LIMIT = 2 * 10**8
 HELLO = wire.Hello(name="device-1", scenario="")
 EDGE = "edge-1"
-#: How the same bytes go: a tensor over a stream, and over a socket without any of hsfl, into the same memory each time
-#: (as iperf does) or, like the stream, into new memory.
-WAYS = ("stream", "socket", "socket, new memory")
+#: How the same bytes go: a tensor over a stream, and over a socket without any of hsfl, all into the same 128 kB, as
+#: iperf does, or, like the stream, into memory of their own.
+WAYS = ("stream", "socket, nothing kept", "socket, all kept")
+BLOCK = 2**17
 
 
 def security(name: str, keys: Path | None) -> Security:
@@ -95,19 +96,21 @@ def answer(ports: Any, keys: Path | None) -> None:
         ports.send((listener.port, server.getsockname()[1]))
         plain = bare(server.accept()[0], keys, dialled=False)
         for size in SIZES.values():
-            like, same = torch.empty(size // 4, device="meta"), torch.empty(size // 4)
+            like, block = torch.empty(size // 4, device="meta"), memoryview(bytearray(BLOCK))
             for _ in range(repetitions(size)):
                 while not isinstance(event := inbox.get(60), Heard):
                     pass
                 unpacked(event.tensors[0], like)
                 listener.send(HELLO.name, wire.Message(welcome=wire.Welcome()))
                 del event
-                for space in (same, None):
-                    into = (torch.empty(size // 4) if space is None else space).view(torch.uint8).numpy().data
-                    got = 0
-                    while got < size:
-                        got += plain.recv_into(into[got:])
-                    plain.sendall(b"!")
+                got = 0
+                while got < size:
+                    got += plain.recv_into(block[: size - got])
+                plain.sendall(b"!")
+                into, got = torch.empty(size // 4).view(torch.uint8).numpy().data, 0
+                while got < size:
+                    got += plain.recv_into(into[got:])
+                plain.sendall(b"!")
 
 
 def repetitions(size: int) -> int:
