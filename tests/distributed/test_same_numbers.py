@@ -11,7 +11,8 @@ import torch
 
 from hsfl.distributed.coordinator import Coordinator
 from hsfl.distributed.machines import Machines
-from hsfl.distributed.places import COORDINATOR
+from hsfl.distributed.membership import Send
+from hsfl.distributed.places import COORDINATOR, FED
 from hsfl.engine.averaging import AveragingRule
 from hsfl.engine.reference import ReferenceBackend
 from hsfl.errors import DivergedError
@@ -148,3 +149,20 @@ def test_a_new_coordinator_goes_on_with_machines_that_waited(tmp_path: Path) -> 
     other.load(tmp_path / "saved")
     train_alike(task, reference, other, 4)
     assert_same(other, reference)
+
+
+def test_an_average_is_no_matter_of_the_tiers_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machines, network = connected(Task(1), tmp_path, random.Random(0))
+    machines.train_round()
+    told: list[str] = []
+    put = network._put
+
+    def seen(sent: Send, sender: str) -> None:
+        if sent.message.HasField("average"):
+            told.append(sent.name)
+        put(sent, sender)
+
+    monkeypatch.setattr(network, "_put", seen)
+    (tier,) = [m for m, several in enumerate(machines.topology.averaged) if several and m > 0]
+    machines.average(tier)
+    assert sorted(told) == sorted([FED, *(name for name, (m, _) in network.places.entities.items() if m >= tier)])
