@@ -28,6 +28,7 @@ from hsfl.engine.optimizer import Optimizer
 from hsfl.engine.per_client import with_clients
 from hsfl.engine.precision import PRECISIONS
 from hsfl.engine.probe import Measurement, VirtualModel, measure
+from hsfl.engine.sharding import Shard
 from hsfl.engine.training_data import Batch, Draws, TrainingData
 from hsfl.errors import HsflError, ScenarioError
 from hsfl.problem.codes import GivenCodes, LinkCodes
@@ -71,6 +72,7 @@ class Backend(ABC):
         if precision not in PRECISIONS:
             raise ScenarioError(f"precision {precision!r}: it must be one of {', '.join(PRECISIONS)}")
         self.topology = Topology.from_hosts(hosts)
+        self.shard = Shard(self.topology)
         self.optimizer = Optimizer.from_settings(optimizer)
         self.averaging = averaging_rule(averaging, self.optimizer)
         self.links = links(codes, self.topology)
@@ -264,7 +266,7 @@ class Backend(ABC):
         model = VirtualModel(
             self._layers, self.global_state(), self._data().samples, self.loss, self.seed, self.device, self.precision
         )
-        return measure(model, self.topology, self._data().probe_draws(self.round, batches), step, coding=coding)
+        return measure(model, self.shard, self._data().probe_draws(self.round, batches), step, coding=coding)
 
     def save(self, path: str | Path) -> None:
         """Write everything to a file (safetensors): cuts, round and what every entity holds.

@@ -12,7 +12,7 @@ no last average to differ from, and of Adam's squares the small ones, which coun
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
 import torch
@@ -48,7 +48,7 @@ def _send_layer(codec: Codec, changes: Tensors, unsent: Tensors) -> Tensors:
 
 def coded_mean(
     codec: Codec,
-    shares: torch.Tensor,
+    mean: Callable[[Tensors], Tensors],
     contributed: Tensors,
     unsent: Tensors,
     server_unsent: Tensors,
@@ -56,8 +56,8 @@ def coded_mean(
 ) -> Tensors:
     """The average as it arrives, in one row, of what all entities of a tier contribute, with a row each.
 
-    `unsent` are the rows of what the entities keep and `server_unsent` the row of the fed server; both are left as they
-    are to be added next time.
+    `mean` is that of rows over the tier. `unsent` are the rows of what the entities keep and `server_unsent` the row of
+    the fed server; both are left as they are to be added next time.
     """
     changes, beside = contributed[: len(unsent)], contributed[len(unsent) :]
     average = [torch.zeros_like(row) for row in server_unsent]
@@ -65,11 +65,11 @@ def coded_mean(
         meant = sequences.joined([change + left for change, left in zip(changes, unsent, strict=True)])
         arrives = codec.passed(meant)
         sequences.spread(meant - arrives, unsent)
-        meant = shares @ arrives + sequences.joined(server_unsent)
+        meant = mean([arrives])[0] + sequences.joined(server_unsent)
         arrives = codec.passed(meant)
         sequences.spread(meant - arrives, server_unsent)
         sequences.spread(arrives, average)
-    return [*average, *(shares @ rows for rows in beside)]
+    return [*average, *mean(beside)]
 
 
 def all_finite(tensors: Iterable[torch.Tensor]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -129,14 +129,41 @@ class FlatTier:
 
     def trained(self, entity: int) -> Held:
         """An entity's parameters that are not frozen, and what lies beside them."""
-        places = []
+        slots = {slot: self.trained_in(entity, flat[entity]) for slot, flat in self.slots.items()}
+        last = [] if self.last is None else self.trained_in(entity, self.last[0])
+        return Held([parameter for _, parameter in self._trained(entity)], [], slots, last)
+
+    def trained_in(self, entity: int, row: torch.Tensor) -> Tensors:
+        """What a row like the weights' has for each of an entity's parameters that are not frozen."""
+        return [place.view(row) for place, _ in self._trained(entity)]
+
+    def _trained(self, entity: int) -> list[tuple[Place, nn.Parameter]]:
+        found = []
         for place in self.parameters:
             owner, name = self._owner(self.entities[entity], place)
             if (parameter := owner._parameters[name]) is not None and parameter.requires_grad:
-                places.append((place, parameter))
-        slots = {slot: [place.view(flat[entity]) for place, _ in places] for slot, flat in self.slots.items()}
-        last = [] if self.last is None else [place.view(self.last[0]) for place, _ in places]
-        return Held([parameter for _, parameter in places], [], slots, last)
+                found.append((place, parameter))
+        return found
+
+    def take(self, layer: int, source: FlatTier, mean: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """A layer from the tier that had it: rows as `mean` makes them of the source's, slots that both have alike.
+
+        What its hosts last had in common, and what the fed server left unsent, comes as it is.
+        """
+        theirs, own = source.held([layer]), self.held([layer])
+        pairs = list(zip(theirs.weights + theirs.buffers, own.weights + own.buffers, strict=True))
+        for slot in (name for name in self.slots if name in source.slots):
+            pairs += zip(theirs.slots[slot], own.slots[slot], strict=True)
+        for rows, to in pairs:
+            to.copy_(mean(rows))
+        for last, rows in zip(own.last, theirs.last or theirs.weights, strict=False):
+            last.copy_(rows[:1])
+        for unsent, rows in zip(self.server_unsent([layer]), source.server_unsent([layer]), strict=False):
+            unsent.copy_(rows)
+        whole = dict(whole_buffers(source.entities[0][layer - source.layers.start]))
+        for entity in self.entities:
+            for name, buffer in whole_buffers(entity[layer - self.layers.start]):
+                buffer.copy_(whole[name])
 
     def held(self, layers: Sequence[int]) -> Held:
         """All entities for an averaging rule, one row each: some of their layers."""

@@ -27,9 +27,9 @@ from hsfl.engine.losses import Loss
 from hsfl.engine.per_client import own_chance, seed_dropout
 from hsfl.engine.precision import arithmetic, casts
 from hsfl.engine.running import run_layer
+from hsfl.engine.sharding import Shard
 from hsfl.problem.codes import CODES
 from hsfl.problem.profile import FloatArray
-from hsfl.problem.topology import Topology
 
 Samples = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 #: Mini-batches of every client that the smoothness is measured on: it takes two more gradients of each.
@@ -56,20 +56,18 @@ class Measurement:
 
 
 def measure(
-    model: VirtualModel, topology: Topology, indices: torch.Tensor, step: float | None, *, coding: bool = False
+    model: VirtualModel, shard: Shard, indices: torch.Tensor, step: float | None, *, coding: bool = False
 ) -> Measurement:
     """Measure on the samples `indices` (N, batches, b); `step` is the effective gamma, None if beta is not wanted.
 
-    Trains nothing. Clients are taken one after the other, so the memory needed does not grow with their number.
+    Trains nothing. Clients are taken one after the other, so the memory needed does not grow with their number; every
+    process takes its own.
     """
     N, B = indices.shape[:2]
-    tiers = [
-        _Spread(model, hosts.tolist(), share.tolist())
-        for hosts, share in zip(topology.hosts, topology.shares, strict=True)
-    ]
+    tiers = [_Spread(model, shard, tier) for tier in range(shard.topology.num_tiers)]
     total = model.zeros()
     moments, variances, losses = [], [], []
-    for n in topology.order:
+    for n in shard.clients:
         mean, norms = model.zeros(), torch.zeros(model.num_layers, dtype=torch.float64, device=model.device)
         for k in range(B):
             loss, gradient = model.gradient(n, indices[n, k], key=k)
@@ -81,15 +79,19 @@ def measure(
         torch._foreach_add_(total, mean, alpha=1 / N)
         for tier in tiers:
             tier.add(n, mean)
-    overall, noise = model.squares(total), torch.stack(variances).mean(0) / (N * B)
+    processes, here = shard.processes, len(shard.clients) / N
+    total = processes.sum(total)
+    (variance,) = processes.sum([torch.stack(variances).mean(0) * here])
+    (gap,) = processes.sum([torch.stack(losses).mean() * here])
+    overall, noise = model.squares(total), variance / (N * B)
     apart = [tier.mean_square() - overall - (tier.entities - 1) * noise for tier in tiers]
     return Measurement(
-        smoothness=float("nan") if step is None else _smoothness(model, indices, topology.order, total, step),
-        initial_gap=float(torch.stack(losses).mean()),
-        gradient_variance=torch.stack(variances).amax(0).clamp_min(0).cpu().numpy(),
-        gradient_second_moment=torch.stack(moments).amax(0).cpu().numpy(),
+        smoothness=float("nan") if step is None else _smoothness(model, indices, shard, total, step),
+        initial_gap=float(gap),
+        gradient_variance=processes.max(torch.stack(variances).amax(0)).clamp_min(0).cpu().numpy(),
+        gradient_second_moment=processes.max(torch.stack(moments).amax(0)).cpu().numpy(),
         gradient_dissimilarity=torch.stack(apart).cpu().numpy(),
-        coding_noise=coding_noise(model, topology.order, indices) if coding else None,
+        coding_noise=coding_noise(model, shard.topology.order, indices, shard=shard) if coding else None,
     )
 
 
@@ -98,11 +100,12 @@ def coding_noise(
     order: Sequence[int],
     indices: torch.Tensor,
     codes: tuple[Sequence[str], Sequence[str]] = _MEASURED,
+    shard: Shard | None = None,
 ) -> FloatArray:
     """(2, C, L): what each of `CODES` on the links up and down over every cut adds to the variance of a gradient.
 
     Measured for some, the most bits first; another's follows from the first of those that err more. The work is spread
-    over the clients, each with its first mini-batch.
+    over the clients, each with its first mini-batch, where there are several processes in its own.
     """
     names, plain = list(CODES), CODECS["fp32"]
     noise = torch.zeros(2, len(names), model.num_layers, dtype=torch.float64, device=model.device)
@@ -111,12 +114,16 @@ def coding_noise(
     for start, n in enumerate(order):
         if not (own := wanted[start :: len(order)]):
             break
+        if shard is not None and n not in shard.clients:
+            continue
         _, clean = model.gradient(n, indices[n, 0])
         for link, code, cut in own:
             both = (plain, CODECS[code]) if link else (CODECS[code], plain)
             _, coded = model.gradient(n, indices[n, 0], coded=(cut, *both))
             torch._foreach_sub_(coded, clean)
             noise[link, names.index(code), cut - 1] += model.squares(coded).sum() / _CODING_BATCHES
+    if shard is not None:
+        (noise,) = shard.processes.sum([noise])
     for link, measured in enumerate(codes):
         for k, name in enumerate(names):
             like = next(CODES[other] for other in measured if CODES[other].noise[link] >= CODES[name].noise[link])
@@ -211,11 +218,14 @@ class VirtualModel:
 class _Spread:
     """The entities of a tier: sum_j N_m^j/N |g^j|^2, one entity at a time; its clients must come one after another."""
 
-    def __init__(self, model: VirtualModel, hosts: Sequence[int], share: Sequence[float]) -> None:
-        self.model, self.hosts, self.share, self.entities = model, hosts, share, len(share)
+    def __init__(self, model: VirtualModel, shard: Shard, tier: int) -> None:
+        self.model, self.shard, self.tier, self.hosts = model, shard, tier, shard.topology.hosts[tier].tolist()
+        self.share, self.entities = shard.topology.shares[tier].tolist(), shard.topology.entities[tier]
         self.current = -1
         self.sum = model.zeros()
         self.squares = torch.zeros(model.num_layers, dtype=torch.float64, device=model.layer_of.device)
+        self.shared: dict[int, list[torch.Tensor] | None] = dict.fromkeys(shard.shared(tier))
+        """Entities with clients in several processes, and what those here make of their gradient."""
 
     def add(self, client: int, mean: list[torch.Tensor]) -> None:
         if self.hosts[client] != self.current:
@@ -225,16 +235,23 @@ class _Spread:
 
     def mean_square(self) -> torch.Tensor:
         self._close()
-        return self.squares
+        processes = self.shard.processes
+        for entity, here in self.shared.items():
+            whole = processes.sum(here or self.model.zeros())
+            if self.shard.owner(self.tier, entity) == processes.rank:
+                self.squares += self.share[entity] * self.model.squares(whole)
+        return processes.sum([self.squares])[0]
 
     def _close(self) -> None:
-        if self.current >= 0:
+        if self.current in self.shared:
+            self.shared[self.current], self.sum = self.sum, self.model.zeros()
+        elif self.current >= 0:
             self.squares += self.share[self.current] * self.model.squares(self.sum)
             torch._foreach_zero_(self.sum)
 
 
 def _smoothness(
-    model: VirtualModel, indices: torch.Tensor, order: Sequence[int], gradient: list[torch.Tensor], step: float
+    model: VirtualModel, indices: torch.Tensor, shard: Shard, gradient: list[torch.Tensor], step: float
 ) -> float:
     """beta between the weights and one step along the mean gradient; 0 where that gradient is."""
     length = step * torch.stack(torch._foreach_norm(gradient)).double().norm()
@@ -244,9 +261,9 @@ def _smoothness(
     with torch.no_grad():
         torch._foreach_add_(there.parameters, gradient, alpha=-step)
     largest = torch.zeros((), dtype=torch.float64, device=model.layer_of.device)
-    for n in order:
+    for n in shard.clients:
         chosen = indices[n, :_SMOOTHNESS_BATCHES].flatten()
         here = model.gradient(n, chosen)[1]
         torch._foreach_sub_(here, there.gradient(n, chosen)[1])
         largest = torch.maximum(largest, torch.stack(torch._foreach_norm(here)).double().norm())
-    return float(largest / length)
+    return float(shard.processes.max(largest) / length)

@@ -11,21 +11,23 @@ import itertools
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
-from hsfl.engine.averaging import UNSENT, Held
+from hsfl.engine.averaging import UNSENT, Tensors
 from hsfl.engine.backend import Backend
 from hsfl.engine.capture import CapturedRound, CaptureError, Lanes
 from hsfl.engine.coded_averages import coded_mean
 from hsfl.engine.entity import State
-from hsfl.engine.flat_tiers import FlatTier, Sequences, whole_buffers
+from hsfl.engine.flat_tiers import FlatTier, Sequences
 from hsfl.engine.losses import cross_entropies, cross_entropy
 from hsfl.engine.per_client import PerClientBatchNorm, SeededDropout, client_keys
 from hsfl.engine.precision import arithmetic, casts
 from hsfl.engine.running import run_layer, scalar_loss
+from hsfl.engine.sharding import Processes, RoundSum, Shard
+from hsfl.engine.stacked_passes import EntityStep, Pass, joined, laid_out
 from hsfl.problem.codes import LinkCodes
 
 #: Recorded rounds kept: one for every way to get a batch, and every shape of one, that takes turns.
@@ -37,22 +39,25 @@ class StackedBackend(Backend):
 
     together = True
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, processes: Processes | None = None, **options: Any) -> None:
+        """`processes`: those that train together, where there are several; each has a part of the clients."""
         super().__init__(*args, **options)
+        self.shard = Shard(self.topology, processes or Processes())
         # In this order of clients the batch of every entity of every tier is a slice of the whole.
-        order, clients = list(self.topology.order), self.topology.clients
-        place = {client: i for i, client in enumerate(order)}
-        self._sections = [[slice(place[c[0]], place[c[0]] + len(c)) for c in tier] for tier in clients]
-        self._order, self._back = self._permutation(order), self._permutation([place[n] for n in range(len(order))])
+        order = list(self.shard.clients)
+        self._sections = [[slice(c[0], c[0] + len(c)) for c in tier] for tier in self.shard.local.clients]
+        self._order = self._permutation(order)
+        self._back = self._permutation(sorted(range(len(order)), key=order.__getitem__))
         # The lowest tier's "children" are the parts of the batch, one for each entity.
         self._children = [[[j] for j in range(len(self._sections[0]))]] + [
             [[j for j, s in enumerate(below) if a.start <= s.start < a.stop] for a in above]
             for below, above in itertools.pairwise(self._sections)
         ]
-        self._shares = [torch.tensor(s, dtype=self.dtype, device=self.device) for s in self.topology.shares]
+        tiers = range(self.num_tiers)
+        self._shares = [torch.tensor(self.shard.shares(m), dtype=self.dtype, device=self.device) for m in tiers]
         self._divisors = {
             count: torch.tensor(float(count), dtype=torch.float32, device=self.device) if count > 1 else None
-            for count in {len(c) for tier in clients for c in tier}
+            for count in {int(count) for m in tiers for count in self.shard.counts(m)}
         }
         # What changes from round to round is on the device, so that a recorded round moves on by itself.
         self._clock, self._seed = (torch.tensor(v, device=self.device) for v in (0, self.seed))
@@ -68,13 +73,20 @@ class StackedBackend(Backend):
         self._build()
 
     def _round(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return self._run(self._work, inputs, targets)
+        return self._run(self._work_given, inputs, targets)
 
     def _round_from(self, draw: torch.Tensor) -> torch.Tensor:
         return self._run(self._work_from, draw)
 
+    def _work_given(self, inputs: torch.Tensor, targets: torch.Tensor, lanes: Lanes) -> torch.Tensor:
+        return self._work(self._own(inputs), self._own(targets), lanes)
+
     def _work_from(self, draw: torch.Tensor, lanes: Lanes) -> torch.Tensor:
-        return self._work(*self._data().batch(draw), lanes)
+        return self._work(*self._data().batch(self._own(draw)), lanes)
+
+    def _own(self, of_clients: torch.Tensor) -> torch.Tensor:
+        """What belongs to the clients of this process, in their order."""
+        return of_clients if self._order is None else of_clients[self._order]
 
     def _run(self, work: Callable[..., torch.Tensor], *given: torch.Tensor) -> torch.Tensor:
         """One round, recorded where that is wanted and possible."""
@@ -108,17 +120,23 @@ class StackedBackend(Backend):
             self._keys.copy_(client_keys(self._seed, self._clock, self._sites, self._clients))
         self._clock.add_(1)
         inputs, targets = self._inputs(inputs), targets.to(self.device)
-        if self._order is not None:
-            inputs, targets = inputs[self._order], targets[self._order]
+        if self._sum is not None:
+            self._sum.begin()
         passes = self._forward(inputs, lanes)
-        outputs = _joined([one.sent for one in passes[-1]]).detach().requires_grad_()
-        losses = self._losses(outputs.to(self.dtype).unflatten(0, (self.num_clients, -1)), targets)
+        outputs = joined([one.sent for one in passes[-1]]).detach().requires_grad_()
+        losses = self._losses(outputs.to(self.dtype).unflatten(0, (len(inputs), -1)), targets)
         (gradient,) = torch.autograd.grad(losses.sum(), outputs)
-        self._backward(passes, gradient, lanes)
+        waiting = self._backward(passes, gradient, lanes)
         losses = losses.detach()
-        return losses if self._back is None else losses[self._back]
+        if self._sum is None:
+            return losses if self._back is None else losses[self._back]
+        with torch.no_grad():
+            losses = self._sum.finish(losses)
+            for entity in waiting:
+                self._update(entity, entity.summed, self._clock.float())
+        return losses
 
-    def _forward(self, inputs: torch.Tensor, lanes: Lanes) -> list[list[_Pass]]:
+    def _forward(self, inputs: torch.Tensor, lanes: Lanes) -> list[list[Pass]]:
         """Tier by tier, every entity on the samples of all its clients."""
         samples = inputs.flatten(0, 1)
         if self._channels_last and samples.dim() == 4:
@@ -126,18 +144,18 @@ class StackedBackend(Backend):
         samples = samples.unflatten(0, inputs.shape[:2])
         sent = [samples[section].flatten(0, 1) for section in self._sections[0]]
         marks = [lanes.mark()] * len(sent)
-        passes: list[list[_Pass]] = []
+        passes: list[list[Pass]] = []
         for m, (tier, children) in enumerate(zip(self._tiers, self._children, strict=True)):
 
-            def work(j: int, m: int = m, tier: FlatTier = tier, children=children, sent=sent) -> _Pass:  # type: ignore[no-untyped-def]
-                x = received = _joined([sent[i] for i in children[j]]).detach()
+            def work(j: int, m: int = m, tier: FlatTier = tier, children=children, sent=sent) -> Pass:  # type: ignore[no-untyped-def]
+                x = received = joined([sent[i] for i in children[j]]).detach()
                 if m:
                     received.requires_grad_(received.is_floating_point())
                 with casts(self.device, self.precision):
                     for number, layer in zip(tier.layers, tier.entities[j], strict=True):
                         x = run_layer(number, layer, x)
                 arrives = x if m == self.num_tiers - 1 else self.links[m].up.passed(x)
-                return _Pass(received, x, arrives)
+                return Pass(received, x, arrives)
 
             own, marks = lanes.each(work, [[marks[i] for i in group] for group in children])
             passes.append(own)
@@ -145,16 +163,20 @@ class StackedBackend(Backend):
         lanes.join()
         return passes
 
-    def _backward(self, passes: list[list[_Pass]], gradient: torch.Tensor, lanes: Lanes) -> None:
-        """Tier by tier from the top; an entity steps as soon as it has its gradients, while others still work."""
+    def _backward(self, passes: list[list[Pass]], gradient: torch.Tensor, lanes: Lanes) -> list[EntityStep]:
+        """Tier by tier from the top; an entity steps as soon as it has its gradients, while others still work.
+
+        Those that wait for gradients of other processes are handed back.
+        """
         time, marks = self._clock.float(), [lanes.mark()] * len(passes[-1])
-        whole = gradient.unflatten(0, (self.num_clients, -1))
+        waiting: list[EntityStep] = []
+        whole = gradient.unflatten(0, (len(self.shard.clients), -1))
         gradients = {j: whole[section].flatten(0, 1) for j, section in enumerate(self._sections[-1])}
         alive = [gradients]  # until all is done, like `passes`: another stream may read what this one would free
         for m in range(self.num_tiers - 1, -1, -1):
 
             def work(j: int, m: int = m, above: dict[int, torch.Tensor] = gradients) -> torch.Tensor | None:
-                passed = self._step(passes[m][j], self._stepped[m][j], above[j], time, wanted=m > 0)
+                passed = self._step(passes[m][j], self._stepped[m][j], above[j], time, waiting, wanted=m > 0)
                 return None if passed is None else self.links[m - 1].down.passed(passed)
 
             received, done = lanes.each(work, [[mark] for mark in marks])
@@ -170,9 +192,17 @@ class StackedBackend(Backend):
                     marks[i] = done[j]
             alive.append(gradients)
         lanes.join()
+        return waiting
 
     def _step(
-        self, one: _Pass, entity: _Entity, gradient: torch.Tensor, time: torch.Tensor, wanted: bool
+        self,
+        one: Pass,
+        entity: EntityStep,
+        gradient: torch.Tensor,
+        time: torch.Tensor,
+        waiting: list[EntityStep],
+        *,
+        wanted: bool,
     ) -> torch.Tensor | None:
         """An entity's update from the gradient of what it sent; the gradient of what it received, where wanted."""
         if one.sent is one.received:  # it hosts no layer
@@ -183,14 +213,18 @@ class StackedBackend(Backend):
         weights = entity.trained.weights
         leaves = [*weights, one.received] if wanted else weights
         found = list(torch.autograd.grad(one.sent, leaves, gradient, allow_unused=True))
-        passed = _laid_out(found.pop(), one.received) if wanted else None
+        passed = laid_out(found.pop(), one.received) if wanted else None
         if weights:
-            own = [_laid_out(g, w) for g, w in zip(found, weights, strict=True)]
+            own = [laid_out(g, w) for g, w in zip(found, weights, strict=True)]
             with torch.no_grad():
-                self._update(entity, own, time)
+                if entity.summed:
+                    torch._foreach_copy_(entity.summed, own)
+                    waiting.append(entity)
+                else:
+                    self._update(entity, own, time)
         return passed
 
-    def _update(self, entity: _Entity, gradients: list[torch.Tensor], time: torch.Tensor) -> None:
+    def _update(self, entity: EntityStep, gradients: list[torch.Tensor], time: torch.Tensor) -> None:
         """The optimiser's step with the mean of the clients' gradients, as the averaging rule corrects it."""
         divisor, trained = entity.divisor, entity.trained
         if entity.corrected:
@@ -202,30 +236,35 @@ class StackedBackend(Backend):
     def _losses(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """(clients,): each client's mean loss."""
         if self.loss is cross_entropy:
-            return cross_entropies(outputs.flatten(0, 1), targets.flatten(0, 1), self.num_clients)
+            return cross_entropies(outputs.flatten(0, 1), targets.flatten(0, 1), len(targets))
         return torch.stack([scalar_loss(self.loss(o, t)) for o, t in zip(outputs, targets, strict=True)])
 
     @torch.no_grad()
     def _average(self, tier: int, layers: Sequence[int], rounds: int) -> None:
-        rows, shares = self._tiers[tier], self._shares[tier]
+        rows, mean = self._tiers[tier], partial(self._mean, tier)
         held = rows.held(layers)
         with arithmetic(self.device):  # in full precision, whatever that of rounds
             contributed = self.averaging.contribute(held)
             if self.coded[tier]:
                 codec, sequences = self.links[tier].average, Sequences(rows.parameters, layers)
                 unsent = held.slots[UNSENT], rows.server_unsent(layers)
-                average = coded_mean(codec, shares, contributed, *unsent, sequences)
+                average = coded_mean(codec, mean, contributed, *unsent, sequences)
             else:
-                average = [shares @ flat for flat in contributed]
+                average = mean(contributed)
             self.averaging.adopt(held, average, rounds)
         rows.keep_last(layers)
 
+    def _mean(self, tier: int, rows: Tensors) -> Tensors:
+        """The mean over a tier's entities, weighted by clients."""
+        return self.shard.processes.sum([self._shares[tier] @ one for one in rows])
+
     @torch.no_grad()
     def drift(self, tier: int) -> torch.Tensor:
-        share, weights = self._shares[tier], self._tiers[tier].weights
+        weights = self._tiers[tier].weights
         with arithmetic(self.device):
-            apart = weights - share @ weights
-        return share.double() @ apart.square_().sum(1, dtype=torch.float64)
+            apart = weights - self._mean(tier, [weights])[0]
+        own = self._shares[tier].double() @ apart.square_().sum(1, dtype=torch.float64)
+        return self.shard.processes.sum([own])[0]
 
     def recode(self, codes: Sequence[LinkCodes]) -> bool:
         if changed := super().recode(codes):
@@ -237,31 +276,21 @@ class StackedBackend(Backend):
         old_tiers = self._tiers
         self._build()
         for layer, (old, new) in enumerate(zip(before, self._tier_by_layer(), strict=True)):
-            share = torch.tensor(self.topology.part(new, old), dtype=self.dtype, device=self.device)
-            source, target = old_tiers[old].held([layer]), self._tiers[new].held([layer])
-            pairs = list(zip(source.weights + source.buffers, target.weights + target.buffers, strict=True))
-            for slot in target.slots.keys() & source.slots.keys():
-                pairs += zip(source.slots[slot], target.slots[slot], strict=True)
+            share = torch.tensor(self.shard.part(new, old), dtype=self.dtype, device=self.device)
+
+            def mean(rows: torch.Tensor, old: int = old, new: int = new, share: torch.Tensor = share) -> torch.Tensor:
+                return rows if old == new else self.shard.completed(new, share @ rows)
+
             with arithmetic(self.device):
-                for rows, to in pairs:
-                    to.copy_(rows if old == new else share @ rows)
-            for last, rows in zip(target.last, source.last or source.weights, strict=False):
-                last.copy_(rows[:1])
-            kept = (tier.server_unsent([layer]) for tier in (self._tiers[new], old_tiers[old]))
-            for unsent, rows in zip(*kept, strict=False):
-                unsent.copy_(rows)
-            whole = dict(whole_buffers(old_tiers[old].entities[0][layer - old_tiers[old].layers.start]))
-            for entity in self._tiers[new].entities:
-                for name, buffer in whole_buffers(entity[layer - self._tiers[new].layers.start]):
-                    buffer.copy_(whole[name])
+                self._tiers[new].take(layer, old_tiers[old], mean)
 
     @torch.no_grad()
     def global_state(self) -> State:
-        state = self.client_state(0)
-        for share, tier in zip(self._shares, self._tiers, strict=True):
-            for flat, places in ((tier.weights, tier.parameters), (tier.statistics, tier.buffers)):
-                with arithmetic(self.device):
-                    mean = share @ flat
+        state = self.client_state(min(self.shard.clients))
+        for m, tier in enumerate(self._tiers):
+            with arithmetic(self.device):
+                means = self._mean(m, [tier.weights, tier.statistics])
+            for mean, places in zip(means, (tier.parameters, tier.buffers), strict=True):
                 for place in places:
                     for name in (place.name, *place.aliases):
                         if (key := f"{place.layer}.{name}") in state:
@@ -269,7 +298,8 @@ class StackedBackend(Backend):
         return state
 
     def _held(self, tier: int, entity: int) -> tuple[State, State]:
-        return self._tiers[tier].named(entity)
+        row = self.shard.row(tier, entity)
+        return (State(), State()) if row is None else self._tiers[tier].named(row)
 
     def _last(self, tier: int) -> list[State]:
         return self._tiers[tier].named_rows(self._tiers[tier].last)
@@ -298,52 +328,21 @@ class StackedBackend(Backend):
             )
             for tier, (layers, share) in enumerate(zip(self._tier_layers(), self._shares, strict=True))
         ]
-        self._stepped: list[list[_Entity]] = []
+        self._sum = RoundSum(self.shard, self._tiers) if self.shard.processes.size > 1 else None
+        self._stepped: list[list[EntityStep]] = []
         site = {int(s): i for i, s in enumerate(self._sites)}
-        for tier, sections in zip(self._tiers, self._sections, strict=True):
-            counts = [section.stop - section.start for section in sections]
-            corrected = self.averaging.corrects and len(counts) > 1
-            self._stepped.append([_Entity(tier.trained(j), self._divisors[n], corrected) for j, n in enumerate(counts)])
+        for m, (tier, sections) in enumerate(zip(self._tiers, self._sections, strict=True)):
+            corrected = self.averaging.corrects and bool(self.topology.averaged[m])
+            summed = {} if self._sum is None else self._sum.gradients[m]
+            divisors = [self._divisors[int(count)] for count in self.shard.counts(m)]
+            steps = (EntityStep(tier.trained(j), d, corrected, summed.get(j, [])) for j, d in enumerate(divisors))
+            self._stepped.append(list(steps))
             for j, section in enumerate(sections):
                 for module in (m for layer in tier.entities[j] for m in layer.modules()):
                     if isinstance(module, PerClientBatchNorm):
-                        module.clients = counts[j]
+                        module.clients = section.stop - section.start
                     elif isinstance(module, SeededDropout):
                         module.keys = self._keys[site[module.site], section]
 
     def _permutation(self, order: list[int]) -> torch.Tensor | None:
-        return None if order == sorted(order) else torch.tensor(order, device=self.device)
-
-
-@dataclass(frozen=True)
-class _Entity:
-    """What an entity's update needs."""
-
-    trained: Held
-    divisor: torch.Tensor | None
-    """Its number of clients if not 1."""
-    corrected: bool
-    """Whether the averaging rule corrects its gradients."""
-
-
-@dataclass(frozen=True)
-class _Pass:
-    """What an entity received and sent up in a forward pass, detached from what is below and above."""
-
-    received: torch.Tensor
-    sent: torch.Tensor
-    arrives: torch.Tensor
-    """What the link above makes of what was sent."""
-
-
-def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
-    return torch.cat(parts) if len(parts) > 1 else parts[0]
-
-
-def _laid_out(gradient: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
-    """The gradient, in memory as its weight is: what an update of many tensors at once takes for granted."""
-    if gradient is None:
-        return torch.zeros_like(weight)
-    if gradient.stride() == weight.stride():
-        return gradient
-    return torch.empty_like(weight).copy_(gradient)
+        return None if order == list(range(self.num_clients)) else torch.tensor(order, device=self.device)

@@ -18,7 +18,7 @@ class TrainingData(Protocol):
         ...
 
     def batch(self, draw: torch.Tensor) -> Batch:
-        """Inputs and targets, (N, b, ...) each, of one round's draws.
+        """Inputs and targets, (n, b, ...) each, of what n clients, some or all and in any order, draw in one round.
 
         Where rounds are captured this is captured with them: it does nothing but torch operations on device tensors.
         """
