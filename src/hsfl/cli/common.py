@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hsfl.errors import HsflError, printable
+from hsfl.runs.processes import follows
 from hsfl.scenario.overrides import EVERY
 from hsfl.version import __version__
 
@@ -141,7 +142,9 @@ def toml_or_text(text: str) -> Any:
 
 @contextmanager
 def warnings_in_one_line() -> Iterator[None]:
-    """Warnings on stderr as sentences, like errors."""
+    """Warnings on stderr as sentences, like errors; of several processes, those of the first."""
     with warnings.catch_warnings():
+        if follows():
+            warnings.simplefilter("ignore")
         warnings.showwarning = lambda message, *_, **__: say(" ".join(str(message).split()))
         yield

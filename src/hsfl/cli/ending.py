@@ -17,6 +17,7 @@ from hsfl.cli import trust
 from hsfl.cli.common import app, say
 from hsfl.cli.output import lossy_output, lost
 from hsfl.errors import HsflError, printable, raised
+from hsfl.runs.processes import says_it
 from hsfl.version import __version__
 
 
@@ -47,6 +48,8 @@ def _run() -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message())  # type: ignore[attr-defined]
             return 0
+        if not says_it():  # another process of the same training has
+            return 2
         if debug := _debugging():
             print(printable(_traceback(error)), end="", file=sys.stderr)
         say(_sentence(error, debug))

@@ -16,6 +16,7 @@ import typer
 from hsfl import factory
 from hsfl.errors import HsflError, printable
 from hsfl.files import write_whole
+from hsfl.runs.processes import several
 
 
 def ask(spec: str, files: Sequence[Path]) -> None:
@@ -59,7 +60,7 @@ TrustOption = Annotated[
 
 def _agreed(question: str) -> bool:
     """Whether somebody is there to answer, and says yes."""
-    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+    if several() or not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     print(f"hsfl: {printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

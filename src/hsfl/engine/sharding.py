@@ -96,8 +96,7 @@ class Processes:
             yield
         except RuntimeError as error:
             raise LostProcessError(
-                f"another of the {self.size} processes has ended, or cannot be reached any more; see what it says, "
-                "then start them all again"
+                f"another of the {self.size} processes that train together has ended, or cannot be reached any more"
             ) from error
 
 

@@ -25,9 +25,6 @@ class InterruptedRun(KeyboardInterrupt):
 @contextmanager
 def stops_politely(interrupt: Callable[[], None]) -> Iterator[None]:
     """The first signal to stop calls `interrupt`; a second one does what it does outside: it ends at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def handle(number: int, frame: object) -> None:
         interrupt()
@@ -50,9 +47,15 @@ def stops_at_once() -> Iterator[None]:
         restore()
 
 
+def ignore_stops() -> Callable[[], None]:
+    """From now on no signal to stop does anything; how to let them again."""
+    return _handle(lambda number, frame: None)
+
+
 def _handle(handler: Callable[[int, FrameType | None], None]) -> Callable[[], None]:
     """Handle the signals to stop, and hand back how to put back what handled them before."""
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    in_main = threading.current_thread() is threading.main_thread()  # no other may handle signals
+    before = {number: signal.getsignal(number) for number in _SIGNALS if in_main}
     # One that is ignored stays so: nohup means it. One that is not Python's own cannot be put back.
     before = {number: was for number, was in before.items() if was not in (signal.SIG_IGN, None)}
     for number in before:

@@ -16,10 +16,13 @@ from hsfl.engine import BACKENDS, Backend
 from hsfl.engine.algorithm import Task
 from hsfl.engine.averaging import AveragingRule
 from hsfl.engine.selfcheck import check_by_client
+from hsfl.engine.sharded import ShardedBackend
+from hsfl.engine.sharding import Processes
 from hsfl.errors import HsflError, ScenarioError
 from hsfl.problem.problem import Problem
 from hsfl.problem.strategy import Strategy
 from hsfl.records import Labels
+from hsfl.runs.processes import number_here
 from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES
 from hsfl.scenario.dynamics import Conditions
 from hsfl.scenario.scenario import Scenario
@@ -42,13 +45,17 @@ def prepare(
     strategy: Strategy | None = None,
     data_folder: Path | None = None,
     backend: type[Backend] | None = None,
+    processes: Processes | None = None,
 ) -> Prepared:
     """Build everything; ScenarioError names what is wrong before anything is trained.
 
-    `backend` is used instead of the scenario's.
+    `backend` is used instead of the scenario's. `processes` are those that train together, where there are several.
     """
     spec, training, execution = scenario.spec, scenario.spec.training, scenario.spec.execution
     backend = backend or BACKENDS[execution.backend]
+    among: dict[str, Any] = {}
+    if processes is not None and processes.size > 1:
+        backend, among = ShardedBackend, {"processes": processes}
     if spec.data is None:
         raise ScenarioError(
             f'{scenario.source}: data is missing; add a section [data] with name = "mnist-mini" or another, or give '
@@ -56,7 +63,7 @@ def prepare(
         )
     try:
         strategy = make_strategy(scenario) if strategy is None else checked(strategy, "strategy")
-        device = choose_device(execution.device)
+        device = (_own_device if among else choose_device)(execution.device)
         if execution.precision == "tf32" and device.type != "cuda":
             raise ScenarioError('execution.precision = "tf32": only on CUDA; write "fp32" or "bf16"')
         problem = scenario.training_problem
@@ -90,6 +97,7 @@ def prepare(
             device=device,
             precision=execution.precision,
             seed=seed,
+            **among,
         )
     except HsflError as error:
         text = str(error)
@@ -128,6 +136,22 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError:
         raise ScenarioError(f"execution.device = {name!r}: write cpu, cuda, cuda:1 or auto") from None
     return device
+
+
+def _own_device(name: str) -> torch.device:
+    """The device of one of several processes: on CUDA, each takes the one of its number on its machine."""
+    device, number, there = choose_device(name), number_here(), torch.cuda.device_count()
+    if device.type == "cpu":
+        return device
+    if device.index is not None:
+        raise ScenarioError(f"execution.device = {name!r}: every process has one of its own; write cpu or cuda")
+    if number >= there:
+        raise ScenarioError(
+            f"execution.device = {name!r}: process {number + 1} on this machine needs a GPU of its own, and there are "
+            f"{there}; start {there}, or write cpu"
+        )
+    torch.cuda.set_device(number)
+    return torch.device("cuda", number)
 
 
 def _network(scenario: Scenario, seed: int) -> nn.Module:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from math import isfinite
 from pathlib import Path
@@ -19,10 +21,12 @@ import torch
 from hsfl.engine import saving
 from hsfl.engine.algorithm import Algorithm
 from hsfl.engine.checkpoint import Checkpoints
+from hsfl.engine.sharding import LostProcessError
 from hsfl.errors import DivergedError, HsflError
 from hsfl.files import remedy, unfinished
 from hsfl.problem.strategy import Strategy
 from hsfl.records import ForecastRecord, PlanRecord, RoundRecord, SessionRecord, Summary
+from hsfl.runs import processes
 from hsfl.runs.callback import Callback, checked_callbacks
 from hsfl.runs.environment import environment
 from hsfl.runs.executor import Executor
@@ -52,21 +56,25 @@ def start(
     executor: Executor | None = None,
 ) -> Run:
     """Train from the beginning into a new folder, by default the next free runs/SCENARIO-STRATEGY-N."""
-    if out is not None:
-        check_free(out)
-    prepared = prepare(scenario, strategy, data_folder, None if executor is None else executor.backend)
-    run = secrets.token_hex(8)
-    session = _Session(scenario, prepared, callbacks, run, executor)
-    records = session.begin()
-    contents = {
-        SCENARIO: scenario_text(scenario.raw).encode(),
-        "environment.json": environment(prepared, scenario, data_folder, run, executor).to_file(),
-    }
-    if prepared.labels is not None:
-        contents["labels.json"] = prepared.labels.to_file()
-    stem = f"{scenario.name}-{prepared.task.strategy.name.lower()}"
-    with closing(RunFolder.create(out, stem, contents)) as folder:
-        return session.run(folder, records)
+
+    def train(prepare: Callable[[], Prepared]) -> Run:
+        if out is not None:
+            check_free(out)
+        prepared = prepare()
+        run = secrets.token_hex(8)
+        session = _Session(scenario, prepared, callbacks, run, executor)
+        records = session.begin()
+        contents = {
+            SCENARIO: scenario_text(scenario.raw).encode(),
+            "environment.json": environment(prepared, scenario, data_folder, run, executor).to_file(),
+        }
+        if prepared.labels is not None:
+            contents["labels.json"] = prepared.labels.to_file()
+        stem = f"{scenario.name}-{prepared.task.strategy.name.lower()}"
+        with closing(RunFolder.create(out, stem, contents)) as folder:
+            return session.run(folder, records)
+
+    return processes.together(train, partial(prepare, scenario, strategy, data_folder), scenario, executor)
 
 
 def resume(
@@ -79,19 +87,23 @@ def resume(
     executor: Executor | None = None,
 ) -> Run:
     """Go on with a run from its last checkpoint; `scenario` is the folder's, its stopping rules perhaps changed."""
-    with closing(RunFolder(path)) as folder:
-        folder.lock()
-        prepared = prepare(scenario, strategy, data_folder, None if executor is None else executor.backend)
-        check_strategy(path, prepared.task.strategy.name)
-        session = _Session(scenario, prepared, callbacks, run_id(path), executor)
-        records: Iterable[RoundRecord | PlanRecord] = ()
-        if not session.load(folder):  # it never came to a checkpoint
-            records = session.begin()
-            folder.rewind(None)
-            if prepared.labels is not None:
-                folder.write("labels.json", prepared.labels)
-        folder.write_scenario(scenario_text(scenario.raw))
-        return session.run(folder, records)
+
+    def go_on_training(prepare: Callable[[], Prepared]) -> Run:
+        with closing(RunFolder(path)) as folder:
+            folder.lock()
+            prepared = prepare()
+            check_strategy(path, prepared.task.strategy.name)
+            session = _Session(scenario, prepared, callbacks, run_id(path), executor)
+            records: Iterable[RoundRecord | PlanRecord] = ()
+            if not session.load(folder):  # it never came to a checkpoint
+                records = session.begin()
+                folder.rewind(None)
+                if prepared.labels is not None:
+                    folder.write("labels.json", prepared.labels)
+            folder.write_scenario(scenario_text(scenario.raw))
+            return session.run(folder, records)
+
+    return processes.together(go_on_training, partial(prepare, scenario, strategy, data_folder), scenario, executor)
 
 
 class _Session:
@@ -111,7 +123,7 @@ class _Session:
         self.scenario, self.prepared, self.callbacks = scenario, prepared, checked_callbacks(callbacks)
         self.stopping, self.execution = scenario.spec.stopping, scenario.spec.execution
         self.origin = origin(scenario, run)
-        self.backend, self.command = prepared.backend, "hsfl train" if executor is None else executor.command
+        self.backend, self.command = prepared.backend, processes.command() if executor is None else executor.command
         self.algorithm = Algorithm(self.backend, prepared.task, None if executor is None else executor.begin(prepared))
         self.accuracies: list[float] = []
         """The accuracies of the evaluations that are due every so many rounds."""
@@ -169,6 +181,9 @@ class _Session:
                 f"{folder.path}: the device has not enough memory; lower training.batch_size or the clients, or train "
                 "on a larger one"
             ) from None
+        except LostProcessError as error:
+            again = f"continue with {self.command} --resume {shlex.quote(str(folder.path))}"
+            raise LostProcessError(f"{folder.path}: {error}; {again}") from None
         finally:
             self._write_waiting()
             self._tell("on_stop")
