@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 
@@ -57,9 +56,9 @@ def assert_alike(one: Path, other: Path) -> None:
             their.bytes,
             their.averaged,
         )
-        assert their.loss == pytest.approx(line.loss, rel=1e-4)
-        assert their.losses == pytest.approx(line.losses, rel=1e-4)
-        assert their.test_loss == pytest.approx(line.test_loss, rel=1e-4)
+        for field in ("loss", "losses", "test_loss"):
+            given, found = getattr(line, field), getattr(their, field)
+            assert found is given is None or found == pytest.approx(given, rel=1e-4), (line.round, field)
     expected = weights(one)
     assert weights(other).keys() == expected.keys()
     for key, value in weights(other).items():
@@ -168,5 +167,5 @@ def test_what_cannot_be_spread(
         monkeypatch.setenv(name, value)
     result = command("train", path)
     assert result.code == 2
-    assert sentence in result.error
-    assert json.dumps(result.error).count("hsfl: ") == 1
+    assert sentence in result.err
+    assert result.err.count("\n") == 1
