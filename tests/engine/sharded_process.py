@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,10 +55,16 @@ def make(spec: dict[str, Any], processes: Processes) -> ShardedBackend:
     return ShardedBackend(*arguments, processes=processes, **rest)
 
 
+def join(store: str | Path, rank: int, size: int) -> Processes:
+    """Meet the others at a file, or fail."""
+    where = {"init_method": f"file://{store}", "rank": rank, "world_size": size}
+    distributed.init_process_group("gloo", timeout=timedelta(seconds=90), **where)
+    return Processes.of(distributed.group.WORLD)
+
+
 def main() -> None:
     store, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-    processes = Processes.of(distributed.group.WORLD)
+    processes = join(store, rank, size)
     while (spec := processes.told()) is not None:
         make(spec, processes).follow()
     distributed.destroy_process_group()

@@ -21,7 +21,7 @@ from hsfl.engine.sharded import ShardedBackend
 from hsfl.engine.sharding import Processes, Shard
 from hsfl.engine.stacked import StackedBackend
 from hsfl.problem.topology import Topology
-from tests.engine.sharded_process import make, options
+from tests.engine.sharded_process import join, make, options
 from tests.engine.test_backends import RandomTree, assert_same_state, random_hosts
 
 SIZE = 3
@@ -35,8 +35,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     root = Path(__file__).parents[2]
     others = [subprocess.Popen([*command, str(rank), str(SIZE)], cwd=root) for rank in range(1, SIZE)]
     try:
-        distributed.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=SIZE)
-        found = Processes.of(distributed.group.WORLD)
+        found = join(store, 0, SIZE)
         yield found
         found.told(None)
         distributed.destroy_process_group()
