@@ -7,7 +7,7 @@ result = hsfl.plan(scenario)
 print(result.cuts, result.intervals, result.objective_s, result.gap)
 """
 
-from hsfl.api import backend, compare, estimate, evaluate, load_scenario, plan, resume, run, train
+from hsfl.api import backend, compare, estimate, evaluate, load_scenario, plan, resume, run, sweep, train
 from hsfl.errors import HsflError
 from hsfl.planner.result import Evaluation, PlanResult
 from hsfl.problem.plan import Plan
@@ -37,5 +37,6 @@ __all__ = [
     "resume",
     "run",
     "scenario_names",
+    "sweep",
     "train",
 ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hsfl.errors import HsflError, InfeasibleError, ScenarioError
 from hsfl.planner.baselines import Alternative, alternatives
 from hsfl.planner.result import Evaluation, PlanResult, evaluate_plan
-from hsfl.planner.solve import solve, solve_with_step, with_best_codes
+from hsfl.planner.solve import best_at, solve, solve_with_step, with_best_codes
 from hsfl.problem.plan import Plan, make_plan
 from hsfl.problem.profile import LayerProfile
 from hsfl.scenario.reading import read_scenario
@@ -70,23 +70,47 @@ def plan(
 
 
 def evaluate(
-    scenario: Scenario | str | Path, cuts: Iterable[int], intervals: Iterable[int], *, allow_empty_tiers: bool = False
+    scenario: Scenario | str | Path,
+    cuts: Iterable[int],
+    intervals: Iterable[int] | None = None,
+    *,
+    allow_empty_tiers: bool = False,
 ) -> Evaluation:
     """The numbers of a plan of your own: M-1 cuts (counts of layers) and M intervals (rounds), in the best codes.
 
-    A plan that misses the target or the memories is evaluated all the same and says so.
+    Without intervals, those that are best for the cuts. A plan that misses the target or the memories is evaluated all
+    the same and says so.
     """
     scenario = _loaded(scenario)
     problem = scenario.problem
     with _naming(scenario):
         chosen = make_plan(
             cuts,
-            intervals,
+            (1,) * problem.system.num_tiers if intervals is None else intervals,
             entities=problem.system.entities,
             num_layers=problem.num_layers,
             allow_empty_tiers=allow_empty_tiers,
         )
-        return evaluate_plan(problem, with_best_codes(problem, chosen))
+        chosen = best_at(problem, chosen.cuts) if intervals is None else with_best_codes(problem, chosen)
+        return evaluate_plan(problem, chosen)
+
+
+def sweep(
+    scenario: Scenario | str | Path, field: str, values: Iterable[Any], **options: Any
+) -> list[PlanResult | HsflError]:
+    """The plan for every value of a field, such as "tiers.device.uplink", or the error that says why there is none.
+
+    The options are those of `plan`.
+    """
+    scenario = _loaded(scenario)
+
+    def planned(value: Any) -> PlanResult | HsflError:
+        try:
+            return plan(scenario.with_overrides({field: value}), **options)
+        except HsflError as error:
+            return error
+
+    return [planned(value) for value in values]
 
 
 def compare(

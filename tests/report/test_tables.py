@@ -58,7 +58,7 @@ def test_plans_break_no_word(name):
     result = hsfl.plan(scenario)
     check(tables.plan_report(scenario.problem, result))
     check(tables.compare_table(result, hsfl.compare(scenario, result)))
-    points = [("0.0001", result), ("1234567890 Mbps", result), ("nonsense", "a sentence")]
+    points = [("0.0001", result), ("1234567890 Mbps", result), ("nonsense", hsfl.HsflError("a sentence"))]
     check(tables.sweep_table("x", points, [tier.name for tier in scenario.spec.tiers]))
 
 

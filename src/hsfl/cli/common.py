@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import tomllib
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import typer
 from hsfl.errors import HsflError, printable
 from hsfl.runs.processes import follows
 from hsfl.scenario.overrides import EVERY
+from hsfl.scenario.toml_format import toml_or_text
 from hsfl.version import __version__
 
 if TYPE_CHECKING:
@@ -128,16 +128,6 @@ def assignment(text: str, option: str) -> tuple[str, Any]:
     if not equals or not field.strip():
         raise HsflError(f'{option} {text}: write FIELD=VALUE, as in tiers.device.uplink="20 Mbps"')
     return field.strip(), toml_or_text(value.strip())
-
-
-def toml_or_text(text: str) -> Any:
-    """A value in TOML's notation, or else plain text: the shell has taken the quotes off."""
-    if "\n" in text:
-        return text
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return text
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from hsfl.cli.common import (
     app,
     overridden,
     show,
-    toml_or_text,
     usable,
     warnings_in_one_line,
 )
@@ -29,6 +28,7 @@ from hsfl.planner.result import PlanResult
 from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES, checked_shape, scenario_names, shipped_profile
 from hsfl.scenario.reading import read_scenario
 from hsfl.scenario.scenario import Scenario
+from hsfl.scenario.toml_format import toml_or_text
 
 if TYPE_CHECKING:
     from hsfl.planner.baselines import Alternative
@@ -87,9 +87,9 @@ def plan(
     result = api.plan(loaded, **options)  # type: ignore[arg-type]
     others = api.compare(loaded, result, allow_empty_tiers=allow_empty_tiers) if compare else []
     if plot is not None:
-        from hsfl.report.plots import draw_objective
+        from hsfl.report.plots import draw_objective, save
 
-        draw_objective(loaded.problem, result, plot, allow_empty_tiers=allow_empty_tiers)
+        save(draw_objective(loaded.problem, result, allow_empty_tiers=allow_empty_tiers), plot)
     if as_json:
         print(
             json.dumps(
@@ -206,22 +206,17 @@ def _sweep(scenario: Scenario, text: str, options: dict[str, Any], plot: Path | 
     field, equals, values = text.partition("=")
     if not equals or not field.strip() or not values.strip():
         raise HsflError(f"--sweep {text}: write FIELD=A,B,C, as in training.batch_size=8,16,32")
-    points: list[tuple[str, PlanResult | str]] = []
-    for value in (v.strip() for v in values.split(",")):
-        try:
-            moved = scenario.with_overrides({field.strip(): toml_or_text(value)})
-            points.append((value, api.plan(moved, **options)))
-        except HsflError as error:
-            points.append((value, str(error)))
-    if all(isinstance(point, str) for _, point in points):
+    texts = [value.strip() for value in values.split(",")]
+    points = list(zip(texts, api.sweep(scenario, field.strip(), map(toml_or_text, texts), **options), strict=True))
+    if all(isinstance(point, HsflError) for _, point in points):
         raise HsflError(f"--sweep {text}: no value has a plan; the first: {points[0][1]}")
     names = [tier.name for tier in scenario.spec.tiers]
     if plot is not None:
-        from hsfl.report.plots import draw_sweep
+        from hsfl.report.plots import draw_sweep, save
 
-        draw_sweep(field, [(v, p) for v, p in points if isinstance(p, PlanResult)], names, plot)
+        save(draw_sweep(field, [(v, p) for v, p in points if isinstance(p, PlanResult)], names), plot)
     if as_json:
-        plans = [{"value": v} | ({"error": p} if isinstance(p, str) else p.to_dict()) for v, p in points]
+        plans = [{"value": v} | ({"error": str(p)} if isinstance(p, HsflError) else p.to_dict()) for v, p in points]
         print(json.dumps({"scenario": scenario.name, "field": field, "sweep": plans}, indent=2))
         return
     from hsfl.report import tables

@@ -93,6 +93,13 @@ def with_best_codes(problem: Problem, plan: Plan) -> Plan:
             problem = replace(problem, constants=replace(problem.constants, target=target))
 
 
+def best_at(problem: Problem, cuts: tuple[int, ...]) -> Plan:
+    """The best intervals and codes for given cuts, whether or not the cuts fit the memories."""
+    check_reachable(problem)
+    free = replace(problem, system=problem.system.without_memory_limits())
+    return ExactSolver(free, allow_empty_tiers=True).solve(cuts=cuts).plan
+
+
 def solve_with_step(problem: Problem, *, allow_empty_tiers: bool = False, time_limit_s: float = 60.0) -> PlanResult:
     """The best plan and learning rate together."""
     given = None

@@ -5,20 +5,18 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hsfl.errors import HsflError, MissingExtraError
 from hsfl.files import write_whole
-from hsfl.planner.exact import ExactSolver
 from hsfl.planner.result import PlanResult
 from hsfl.problem.problem import Problem
-from hsfl.problem.profile import FloatArray
 from hsfl.problem.units import format_seconds
-from hsfl.theory.convergence import gap_over_step
+from hsfl.report.colours import tier_colour
+from hsfl.report.landscape import Landscape, over_cuts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,39 +36,39 @@ _DURATIONS = (
 )
 
 
-def draw_objective(problem: Problem, result: PlanResult, path: Path, *, allow_empty_tiers: bool = False) -> None:
+def draw_objective(
+    problem: Problem, result: PlanResult, *, allow_empty_tiers: bool = False, figure: Figure | None = None
+) -> Figure:
     """The objective over the cuts, each with its best intervals, and the plan marked.
 
     Three tiers: a heat map over the two cuts. Otherwise: for every cut, the best objective with that cut fixed.
     """
-    problem = replace(problem, learning_rate=result.evaluation.learning_rate).with_codes(result.plan)
-    cuts, ratio = ExactSolver(problem, allow_empty_tiers=allow_empty_tiers).landscape()
-    seconds = gap_over_step(problem) * ratio
-    figure = new_figure(6.4, 5.2)
+    landscape = over_cuts(problem, result.evaluation, allow_empty_tiers=allow_empty_tiers)
+    figure = figure or new_figure(6.4, 5.2)
     axes = figure.subplots()
     names = [t.name for t in problem.system.tiers]
     if problem.system.num_tiers == 3:
-        _heat_map(axes, cuts, seconds, problem.num_layers, result)
+        _heat_map(axes, landscape, problem.num_layers, result)
         axes.set_xlabel(f"last layer on {names[0]} (cut 1)")
         axes.set_ylabel(f"last layer on {names[1]} (cut 2)")
     else:
-        for m in range(cuts.shape[1]):
-            places = np.unique(cuts[:, m])
-            best = [seconds[cuts[:, m] == place].min() for place in places]
-            (line,) = axes.plot(places, best, ".-", label=f"cut {m + 1}: {names[m]} | {names[m + 1]}")
-            axes.plot(result.cuts[m], result.objective_s, "*", markersize=16, color=line.get_color(), mec="black")
+        for m in range(landscape.cuts.shape[1]):
+            colour = tier_colour(m)
+            axes.plot(*landscape.best_by_cut(m), ".-", color=colour, label=f"cut {m + 1}: {names[m]} | {names[m + 1]}")
+            axes.plot(result.cuts[m], result.objective_s, "*", markersize=16, color=colour, mec="black")
         axes.set_xlabel("the cut lies after layer")
         axes.set_ylabel("time to target (other cuts at their best)")
         _time_axis(axes)
         axes.legend()
     time = format_seconds(result.total_latency_s)
     axes.set_title(f"{plain(result.scenario)}: time to target by cuts; best {time} at {list(result.cuts)}")
-    _save(figure, path)
+    return figure
 
 
-def _heat_map(axes: Axes, cuts: Any, seconds: FloatArray, num_layers: int, result: PlanResult) -> None:
+def _heat_map(axes: Axes, landscape: Landscape, num_layers: int, result: PlanResult) -> None:
     from matplotlib.colors import LogNorm
 
+    cuts, seconds = landscape.cuts, landscape.seconds
     grid = np.full((num_layers + 1, num_layers + 1), np.nan)
     grid[cuts[:, 1], cuts[:, 0]] = seconds
     image = axes.imshow(grid, origin="lower", norm=LogNorm(), cmap="viridis_r", aspect="equal")
@@ -82,11 +80,13 @@ def _heat_map(axes: Axes, cuts: Any, seconds: FloatArray, num_layers: int, resul
     axes.set_ylim(low, high)
 
 
-def draw_sweep(field: str, points: Sequence[tuple[str, PlanResult]], names: Sequence[str], path: Path) -> None:
+def draw_sweep(
+    field: str, points: Sequence[tuple[str, PlanResult]], names: Sequence[str], figure: Figure | None = None
+) -> Figure:
     """Time to target, cuts and intervals against the values of a field; `names` are those of the tiers."""
     if not points:
         raise HsflError("no value of the sweep has a plan, so there is nothing to draw; try other values")
-    figure = new_figure(7.0, 7.0)
+    figure = figure or new_figure(7.0, 7.0)
     time_axes, cut_axes, interval_axes = figure.subplots(3, 1, sharex=True)
     x = np.arange(len(points))
     results = [result for _, result in points]
@@ -95,11 +95,11 @@ def draw_sweep(field: str, points: Sequence[tuple[str, PlanResult]], names: Sequ
     _time_axis(time_axes)
     time_axes.set_title(plain(f"{results[0].scenario}: the plan as {field} moves"))
     for m in range(len(results[0].cuts)):
-        cut_axes.plot(x, [r.cuts[m] for r in results], "s-", label=f"{names[m]} | {names[m + 1]}")
+        cut_axes.plot(x, [r.cuts[m] for r in results], "s-", color=tier_colour(m), label=f"{names[m]} | {names[m + 1]}")
     for m in range(len(results[0].intervals)):
         values = [r.intervals[m] for r in results]
         if max(values) > 1:
-            interval_axes.plot(x, values, "^-", label=names[m])
+            interval_axes.plot(x, values, "^-", color=tier_colour(m), label=names[m])
     cut_axes.set_ylabel("cuts, in layers")
     interval_axes.set_ylabel("interval, in rounds")
     interval_axes.set_xticks(x, [plain(value) for value, _ in points], rotation=30, ha="right")
@@ -108,7 +108,7 @@ def draw_sweep(field: str, points: Sequence[tuple[str, PlanResult]], names: Sequ
         axes.yaxis.get_major_locator().set_params(integer=True)
         if axes.lines:
             axes.legend()
-    _save(figure, path)
+    return figure
 
 
 def _time_axis(axes: Axes) -> None:
@@ -156,7 +156,7 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     """Write the picture whole or not at all."""
     known = figure.canvas.get_supported_filetypes()
     kind = path.suffix.removeprefix(".").lower()

@@ -15,6 +15,7 @@ from hsfl.files import write_whole
 from hsfl.problem.plan import NEVER
 from hsfl.problem.profile import FloatArray
 from hsfl.records import RoundRecord
+from hsfl.report.colours import RUNS, tier_colour
 from hsfl.report.forecasts import draw_forecasts, forecasts
 from hsfl.report.grid import Grid
 from hsfl.report.measured import draw_times, is_measured, kind_of_time
@@ -26,10 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Okabe and Ito's colours, which the colour-blind can tell apart, without their yellow.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))  # 5 and 7 have no common divisor: 35 kinds of lines
-_BANDS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#0072B2")
 _HATCHES = ("", "//", "..", "\\\\", "xx", "--")
 _DURATIONS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (2 * 60, 60, "minutes"), (0, 1, "seconds"))
 _SIZES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0, "bytes"))
@@ -143,7 +141,7 @@ def draw_plans(run: Run) -> Figure:
     edges = np.array([[0, *plan.cuts, layers] for plan in (*run.plans, run.plans[-1])]) + 0.5
     names = run.tier_names
     for m, name in enumerate(names):
-        style: dict[str, Any] = {"facecolor": _BANDS[m % 6], "hatch": _HATCHES[m % 6], "edgecolor": "white"}
+        style: dict[str, Any] = {"facecolor": tier_colour(m), "hatch": _HATCHES[m % 6], "edgecolor": "white"}
         top.fill_between(rounds, edges[:, m], edges[:, m + 1], step="post", linewidth=0, label=name, **style)
     for edge in edges.T[1:-1]:
         top.step(rounds, edge, where="post", color="black", linewidth=1)
@@ -172,7 +170,7 @@ def _intervals(axes: Axes, run: Run, rounds: FloatArray, names: Sequence[str]) -
         shown = np.array([np.nan if value >= NEVER else value for value in values])
         label = f"{name} (never)" if np.isnan(shown).all() else name
         axes.step(
-            rounds, shown, where="post", color=_BANDS[m % 6], linestyle=_DASHES[m % 5], linewidth=2.5, label=label
+            rounds, shown, where="post", color=tier_colour(m), linestyle=_DASHES[m % 5], linewidth=2.5, label=label
         )
         top = max(top, *shown[np.isfinite(shown)], 1.0)
     if top > 20:
@@ -230,9 +228,9 @@ def draw_drift(run: Run) -> Figure:
         (
             "measured",
             "measured",
-            {"marker": "o", "linestyle": "", "markersize": 3.5, "color": _COLOURS[0], "alpha": 0.7},
+            {"marker": "o", "linestyle": "", "markersize": 3.5, "color": RUNS[0], "alpha": 0.7},
         ),
-        ("refined", "predicted, refined model", {"linestyle": "-", "color": _COLOURS[1], "linewidth": 2}),
+        ("refined", "predicted, refined model", {"linestyle": "-", "color": RUNS[1], "linewidth": 2}),
         ("paper", "predicted, paper's model", {"linestyle": "--", "color": "black", "linewidth": 2}),
     ]
     for axes, tier in zip(panels, tiers, strict=True):
@@ -268,7 +266,7 @@ def _curves(
     for i, (label, points) in enumerate(zip(run_labels(runs), lines, strict=True)):
         y = heights(points)
         style: dict[str, Any] = {
-            "color": _COLOURS[i % 7],
+            "color": RUNS[i % 7],
             "linestyle": _DASHES[i % 5],
             "linewidth": 1.8 if dots else 1.2,
         }

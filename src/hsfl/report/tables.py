@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.bar import Bar
@@ -11,34 +11,31 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hsfl.errors import HsflError
 from hsfl.planner.baselines import Alternative
 from hsfl.planner.result import Evaluation, PlanResult
 from hsfl.problem.codes import PLAIN
-from hsfl.problem.plan import NEVER
 from hsfl.problem.problem import Constants, Problem
-from hsfl.problem.profile import FloatArray, LayerProfile
+from hsfl.problem.profile import LayerProfile
 from hsfl.problem.system import System
 from hsfl.problem.topology import tier_layers
-from hsfl.problem.units import format_bits, format_flops, format_rate, format_seconds
+from hsfl.problem.units import format_bits, format_flops, format_seconds
+from hsfl.report.colours import tier_colour
 from hsfl.report.grid import Grid
+from hsfl.report.plan_words import (
+    average_round,
+    claim,
+    interval_text,
+    layer_names,
+    limit_name,
+    limits_text,
+    notes,
+    round_steps,
+)
 from hsfl.report.words import codes_text, counted, numbers
 from hsfl.scenario.scenario import Scenario
 
 _BAR = 32
-_LIMIT = {
-    "compute": "{tier} compute",
-    "uplink": "{tier} ↑",
-    "downlink": "{tier} ↓",
-    "aggregation": "{tier} averaging",
-    "memory": "{tier} memory",
-}
-_WHAT = {
-    "compute": "compute in {tier}",
-    "uplink": "activations up from {tier}",
-    "downlink": "gradients down to {tier}",
-    "aggregation": "averaging {tier}",
-    "memory": "memory of {tier}",
-}
 
 
 def plan_report(problem: Problem, result: PlanResult, caveat: str | None = None) -> RenderableType:
@@ -47,8 +44,8 @@ def plan_report(problem: Problem, result: PlanResult, caveat: str | None = None)
     return Group(
         Text(f"{result.scenario}: {_describe_system(problem)}", style="bold"),
         Text(f"{problem.num_layers} layers, {format_bits(problem.profile.parameter_bits.sum())} of parameters"),
-        Text(_claim(result, caveat)),
-        *notes(problem),
+        Text(claim(result, caveat)),
+        *(Text(note, style="yellow") for note in notes(problem)),
         Text(),
         _tier_table(problem, e),
         Text(),
@@ -57,39 +54,8 @@ def plan_report(problem: Problem, result: PlanResult, caveat: str | None = None)
         Text(f"An average round of the slowest client (client {e.slowest_client + 1:,} of {clients:,}):"),
         round_bars(problem, e),
         Text(),
-        limits_text(problem, e),
+        Text(limits_text(problem, e)),
     )
-
-
-def _claim(result: PlanResult, caveat: str | None) -> str:
-    solved = f"{result.method}, {format_seconds(result.solve_ms / 1e3)}"
-    kind = "" if result.allow_empty_tiers or len(result.intervals) == 2 else " with every tier used"
-    if caveat is not None:
-        kind += ", for the bound of SGD"
-    if result.status == "optimal":
-        return f"Proven optimal{kind} ({solved})"
-    if result.status == "bounded":
-        return f"Proven within {100 * (result.gap or 0):.2g} % of the optimum{kind} ({solved})"
-    return f"A heuristic's plan, nothing proven ({solved}, {len(result.history)} iterations)"
-
-
-def notes(problem: Problem) -> list[Text]:
-    """Numbers so small that their unit was probably forgotten."""
-    found = []
-    for tier in problem.system.tiers:
-        fields: list[tuple[str, FloatArray, float, Callable[[float], str]]] = [
-            ("compute", tier.compute_flops, 1e6, format_flops),
-            ("memory", tier.memory_bits, 8e3, format_bits),
-            ("uplink", tier.uplink_bps, 1e3, format_rate),
-            ("downlink", tier.downlink_bps, 1e3, format_rate),
-            ("fed_uplink", tier.fed_uplink_bps, 1e3, format_rate),
-            ("fed_downlink", tier.fed_downlink_bps, 1e3, format_rate),
-        ]
-        for field, values, least, shown in fields:
-            if values.min() < least:
-                text = f"Note: tiers.{tier.name}.{field} is {shown(float(values.min()))}; is a unit missing?"
-                found.append(Text(text, style="yellow"))
-    return found
 
 
 def _describe_system(problem: Problem) -> str:
@@ -104,8 +70,8 @@ def _tier_table(problem: Problem, evaluation: Evaluation) -> Grid:
         memory = format_bits(evaluation.memory_bits[m])
         rows.append(
             (
-                f"{m + 1} {tier.name}",
-                _layer_names(problem.profile, layers),
+                Text(f"{m + 1} {tier.name}", style=tier_colour(m)),
+                layer_names(problem.profile, layers),
                 interval_text(evaluation.plan.intervals[m]) if averaged else "",
                 format_seconds(evaluation.aggregation_latency_s[m]) if averaged else "",
                 f"{memory} of {format_bits(limit)}" if math.isfinite(limit) else memory,
@@ -116,25 +82,6 @@ def _tier_table(problem: Problem, evaluation: Evaluation) -> Grid:
         return Grid(header, rows, right)
     coded = [(*row, codes_text(tier)) for row, tier in zip(rows, problem.system.tiers, strict=True)]
     return Grid((*header, "links"), coded, (*right, False))
-
-
-def _layer_names(profile: LayerProfile, layers: range) -> str:
-    if not layers:
-        return "none: relays"
-    first, last = layers[0], layers[-1]
-    if first == last:
-        return f"{first + 1} ({_short(profile.names[first])})"
-    return f"{first + 1}–{last + 1} ({_short(profile.names[first])} – {_short(profile.names[last])})"
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 12 else name[:11] + "…"
-
-
-def interval_text(interval: int) -> str:
-    if interval >= NEVER:
-        return "never"
-    return "every round" if interval == 1 else f"every {interval:,} rounds"
 
 
 def _time_to_target(problem: Problem, result: PlanResult) -> RenderableType:
@@ -161,50 +108,21 @@ def _timing(label: str, e: Evaluation, style: str = "") -> Text:
     return text.append(f"target: mean squared gradient norm {e.target:.4g})")
 
 
-def average_round(e: Evaluation) -> float:
-    """T_S + sum_m T_{m,A}/I_m."""
-    pairs = zip(e.aggregation_latency_s, e.plan.intervals, strict=True)
-    return e.split_latency_s + sum(seconds / interval for seconds, interval in pairs)
-
-
 def round_bars(problem: Problem, evaluation: Evaluation) -> Table:
     """The slowest client's round, in the order it happens."""
-    parts, M = evaluation.parts, problem.system.num_tiers
-    names = [t.name for t in problem.system.tiers]
-    rows = []
-    for m in range(M):
-        rows.append((f"compute in {names[m]}", float(parts.compute_s[m]), "cyan"))
-        if m < M - 1:
-            rows.append((f"{names[m]} ↑ {names[m + 1]}", float(parts.uplink_s[m]), "magenta"))
-            rows.append((f"{names[m]} ↓ {names[m + 1]}", float(parts.downlink_s[m]), "blue"))
-    for m, seconds in enumerate(evaluation.aggregation_latency_s):
-        if seconds:
-            rows.append((f"averaging {names[m]}", seconds / evaluation.plan.intervals[m], "yellow"))
-    total = sum(seconds for _, seconds, _ in rows) or 1.0
-    longest = max(seconds for _, seconds, _ in rows) or 1.0
-    words = max(len(word) for name, *_ in rows for word in name.split())
-    room = max(words, min(30, max(len(name) for name, *_ in rows)))
+    steps = round_steps(problem, evaluation)
+    total = sum(step.seconds for step in steps) or 1.0
+    longest = max((step.seconds for step in steps), default=0.0) or 1.0
+    labels = [step.label for step in steps] or [""]
+    words = max(len(word) for label in labels for word in (label.split() or [""]))
+    room = max(words, min(30, max(map(len, labels))))
     width = max(2, min(_BAR, 62 - room))  # 80 columns hold all of it
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(width=room)
-    for name, seconds, style in rows:
-        if seconds:
-            bar = Bar(longest, 0, max(seconds, longest / 8 / width), width=width, color=style)
-            table.add_row(Text(name), bar, format_seconds(seconds), f"{100 * seconds / total:.0f} %")
+    for step in steps:
+        bar = Bar(longest, 0, max(step.seconds, longest / 8 / width), width=width, color=tier_colour(step.tier))
+        table.add_row(Text(step.label), bar, format_seconds(step.seconds), f"{100 * step.seconds / total:.0f} %")
     return table
-
-
-def limits_text(problem: Problem, evaluation: Evaluation) -> Text:
-    """What limits the plan, most first."""
-    names = [t.name for t in problem.system.tiers]
-    shown = []
-    for limit in evaluation.limits:
-        what = _WHAT[limit.kind].format(tier=names[limit.tier])
-        if limit.kind == "memory":
-            shown.append(f"{what} (without its limit {100 * limit.share:.0f}\u00a0% less time)")
-        elif limit.share >= 0.15 or not shown:
-            shown.append(f"{what} ({100 * limit.share:.0f}\u00a0% of the round)")
-    return Text("Limited by " + "; ".join(shown) + "." if shown else "Nothing takes time.")
 
 
 def compare_table(result: PlanResult, others: Sequence[Alternative]) -> RenderableType:
@@ -233,14 +151,16 @@ def compare_table(result: PlanResult, others: Sequence[Alternative]) -> Renderab
     return Group(*notes)
 
 
-def sweep_table(field: str, points: Sequence[tuple[str, PlanResult | str]], names: Sequence[str]) -> RenderableType:
-    """How the plan moves as a field moves; a point is a result or the sentence that says why there is none.
+def sweep_table(
+    field: str, points: Sequence[tuple[str, PlanResult | HsflError]], names: Sequence[str]
+) -> RenderableType:
+    """How the plan moves as a field moves; a point is a result or the error that says why there is none.
 
     `names` are those of the tiers.
     """
     rows, failures = [], []
     for value, point in points:
-        if isinstance(point, str):
+        if isinstance(point, HsflError):
             rows.append((value, "no plan", "", "", "", "", ""))
             failures.append(Text(f"{value}: {point}"))
             continue
@@ -254,7 +174,7 @@ def sweep_table(field: str, points: Sequence[tuple[str, PlanResult | str]], name
                 f"{e.rounds:,}",
                 format_seconds(average_round(e)),
                 format_seconds(e.total_latency_s),
-                _LIMIT[limit.kind].format(tier=names[limit.tier]) if limit else "",
+                limit_name(limit, names) if limit else "",
             )
         )
     header = ("value", "cuts", "intervals", "rounds", "round", "time to target", "limited by")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping
 from datetime import date, time
 from pathlib import PurePath
@@ -22,6 +23,16 @@ def toml_value(value: Any) -> str:
     if isinstance(value, date | time):
         return value.isoformat()
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def toml_or_text(text: str) -> Any:
+    """What a person wrote for a value: TOML's notation, or else plain text; the shell takes quotes off."""
+    if "\n" in text:
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
 
 
 def plain(value: Any) -> Any:
