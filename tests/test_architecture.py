@@ -58,6 +58,7 @@ ALLOWED = {
         "api",
     },
     "report": {"errors", "files", "records", "problem", "theory", "scenario", "planner", "runs", "experiments"},
+    "explorer": {"errors", "planner", "problem", "report", "scenario", "api"},
     "cli": {
         "version",
         "errors",
@@ -73,6 +74,7 @@ ALLOWED = {
         "api",
         "experiments",
         "report",
+        "explorer",
     },
     "__init__": {"version", "errors", "problem", "scenario", "planner", "runs", "api"},
     "__main__": {"cli"},
@@ -90,7 +92,7 @@ CONFINED = {
     "typer": {"cli"},
     "rich": {"report", "cli"},
     "scipy": {"planner"},
-    "pydantic": {"records", "scenario", "engine", "runs"},
+    "pydantic": {"records", "scenario", "engine", "runs", "explorer"},
 }
 #: A module, or a function in one, named in a string: importlib and factories take such.
 IN_A_STRING = re.compile(r"hsfl(\.[a-z_]\w*)+(:\w+)?")

@@ -102,7 +102,7 @@ def _fields(raw: Mapping[str, Any]) -> Iterator[FormField]:
 def _field(path: str, group: str, section: str, name: str, values: Mapping[str, Any]) -> FormField:
     schema = _schema()[section][name]
     value = values.get(name)
-    kinds = {field: kind for kind, fields in quantity_fields().items() for field in fields}
+    kinds = _kinds()
     common: dict[str, Any] = {
         "path": path,
         "group": group,
@@ -135,6 +135,12 @@ def _field(path: str, group: str, section: str, name: str, values: Mapping[str, 
         high=schema.get("maximum", schema.get("exclusiveMaximum")),
         numbers=() if value is None else (float(value),),
     )
+
+
+@cache
+def _kinds() -> dict[str, str]:
+    """The kind of every field of a tier that is a quantity."""
+    return {field: kind for kind, fields in quantity_fields().items() for field in fields}
 
 
 @cache
