@@ -7,6 +7,9 @@ result = hsfl.plan(scenario)
 print(result.cuts, result.intervals, result.objective_s, result.gap)
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from hsfl.api import backend, compare, estimate, evaluate, load_scenario, plan, resume, run, sweep, train
 from hsfl.errors import HsflError
 from hsfl.planner.result import Evaluation, PlanResult
@@ -17,6 +20,22 @@ from hsfl.runs.reading import Run
 from hsfl.scenario.catalog import scenario_names
 from hsfl.scenario.scenario import Scenario
 from hsfl.version import __version__
+
+if TYPE_CHECKING:
+    from hsfl import plot
+    from hsfl.explorer.notebook import explore
+
+#: What is imported only when it is used.
+_LATER = {"explore": "hsfl.explorer.notebook:explore", "plot": "hsfl.plot"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'hsfl' has no attribute {name!r}")
+    module, _, attribute = _LATER[name].partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, attribute) if attribute else found
+
 
 __all__ = [
     "Callback",
@@ -32,8 +51,10 @@ __all__ = [
     "compare",
     "estimate",
     "evaluate",
+    "explore",
     "load_scenario",
     "plan",
+    "plot",
     "resume",
     "run",
     "scenario_names",

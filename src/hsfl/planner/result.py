@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from hsfl.problem.plan import Plan
+from hsfl.display import table
+from hsfl.problem.plan import NEVER, Plan
 from hsfl.problem.problem import Problem
+from hsfl.problem.units import format_seconds
 from hsfl.theory.convergence import rounds_needed, whole_rounds
 from hsfl.theory.latency import (
     RoundParts,
@@ -171,6 +173,23 @@ class PlanResult:
         if self.lower_bound_s is None:
             return None
         return max(0.0, 1 - self.lower_bound_s / self.objective_s) if self.objective_s else 0.0
+
+    def _repr_html_(self) -> str:
+        e = self.evaluation
+        never = "never" if e.rounds is None else f"{e.rounds:,} rounds"
+        proven = "" if self.gap is None else f", at most {100 * self.gap:.2g} % above the optimum"
+        rows = [
+            ("time to target", f"{format_seconds(e.total_latency_s)} ({never})"),
+            ("cuts", ", ".join(map(str, self.cuts))),
+            ("intervals", ", ".join("never" if i >= NEVER else str(i) for i in self.intervals)),
+            ("learning rate", f"{e.learning_rate:.4g}"),
+            ("target", f"mean squared gradient norm {e.target:.4g}"),
+            ("round without averages", format_seconds(e.split_latency_s)),
+        ]
+        if e.limits:
+            limit = e.limits[0]
+            rows.append(("limited by", f"{limit.kind} of tier {limit.tier + 1} ({100 * limit.share:.0f} %)"))
+        return table(f"{self.scenario}: {self.status} ({self.method}{proven})", rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; tiers, layers and clients count from 1."""

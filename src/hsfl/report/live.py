@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from pathlib import Path
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from hsfl.problem.units import format_seconds
 from hsfl.records import PlanRecord, RoundRecord, Summary
+from hsfl.report.pace import Pace
 from hsfl.report.words import forecast_text, numbers, planned_codes
 from hsfl.runs.callback import Callback
 from hsfl.runs.stopping import round_limit
@@ -38,8 +38,7 @@ class LiveLine(Callback):
         """Whether the last plan was kept for want of a better one."""
         self.gain: float | None = None
         """How many times as fast the last plan would be with corrected averages."""
-        self.seen: deque[tuple[float, int, float]] = deque()
-        """Wall seconds, round and simulated seconds of the last rounds."""
+        self.pace = Pace(_WINDOW_S)
         self.live = None
         if self.console.is_terminal:
             self.live = Live(console=self.console, refresh_per_second=4, get_renderable=self._text)
@@ -62,9 +61,7 @@ class LiveLine(Callback):
             self._print(f"  plan after round {record.round}: {plan}{why}")
 
     def on_round(self, record: RoundRecord) -> None:
-        self.seen.append((time.perf_counter(), record.round, record.time_s))
-        while self.seen[-1][0] - self.seen[0][0] > _WINDOW_S and len(self.seen) > 2:
-            self.seen.popleft()
+        self.pace.add(time.perf_counter(), record.round, record.time_s)
         self.record, self.accuracy = record, self.accuracy if record.accuracy is None else record.accuracy
         if record.accuracy is not None:
             said = record.forecast
@@ -101,15 +98,11 @@ class LiveLine(Callback):
             parts.append(f"loss {record.loss:.3f}")
         if self.accuracy is not None:
             parts.append(f"accuracy {self.accuracy:.2%}")
-        (first, first_round, first_time), (now, round_, simulated) = self.seen[0], self.seen[-1]
-        if now > first and round_ > first_round:
-            rate = (round_ - first_round) / (now - first)
-            parts.append(f"{rate:.3g} rounds/s")
-            left = (min(self.rounds, self.due) - round_) / rate
-            if self.time_limit is not None and simulated > first_time:
-                left = min(left, (self.time_limit - simulated) * (now - first) / (simulated - first_time))
-            if left < float("inf"):
-                parts.append(f"{format_seconds(max(0.0, left))} left")
+        if self.pace.rate is not None:
+            parts.append(f"{self.pace.rate:.3g} rounds/s")
+        left = self.pace.left_s(min(self.rounds, self.due), self.time_limit)
+        if left is not None:
+            parts.append(f"{format_seconds(left)} left")
         return "  ".join(part for part in (*parts, self.forecast, self.plan) if part)
 
     def _print(self, text: str) -> None:

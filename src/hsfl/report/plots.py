@@ -156,6 +156,15 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def pyplot_figure(width: float, height: float) -> Figure:
+    """A figure that notebooks show by themselves."""
+    try:
+        from matplotlib import pyplot
+    except ModuleNotFoundError:
+        raise MissingExtraError("Drawing a plot", "plot") from None
+    return pyplot.figure(figsize=(width, height), layout="constrained")
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write the picture whole or not at all."""
     known = figure.canvas.get_supported_filetypes()

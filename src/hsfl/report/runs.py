@@ -90,9 +90,9 @@ def draw_all(runs: Sequence[Run]) -> list[Picture]:
     return pictures
 
 
-def draw_accuracy(runs: Sequence[Run]) -> Figure:
+def draw_accuracy(runs: Sequence[Run], figure: Figure | None = None) -> Figure:
     """Test accuracy against simulated time, rounds and bytes."""
-    figure = new_figure(13, 4.6)
+    figure = figure or new_figure(13, 4.6)
     panels = figure.subplots(1, 3, sharey=True)
     lines = [run.evaluations() for run in runs]
     _curves(panels, runs, lines, lambda points: 100 * np.array([line.accuracy for line in points], dtype=float))
@@ -109,14 +109,14 @@ def draw_accuracy(runs: Sequence[Run]) -> Figure:
     return figure
 
 
-def draw_loss(runs: Sequence[Run]) -> Figure:
+def draw_loss(runs: Sequence[Run], figure: Figure | None = None) -> Figure:
     """Training loss, smoothed, and test loss against simulated time, rounds and bytes."""
-    figure = new_figure(13, 8)
+    figure = figure or new_figure(13, 8)
     top, bottom = figure.subplots(2, 3, sharex="col", sharey="row")
     training = [[line for line in run.metrics if line.loss is not None] for run in runs]
     test = [[line for line in run.metrics if line.test_loss is not None] for run in runs]
     window = max(1, max(len(lines) for lines in training) // 100)
-    _curves(top, runs, training, lambda points: _smooth([line.loss or 0.0 for line in points], window), dots=False)
+    _curves(top, runs, training, lambda points: smooth([line.loss or 0.0 for line in points], window), dots=False)
     _curves(bottom, runs, test, lambda points: np.array([line.test_loss for line in points], dtype=float))
     for panels in (top, bottom):
         low, high = panels[0].dataLim.intervaly
@@ -131,9 +131,9 @@ def draw_loss(runs: Sequence[Run]) -> Figure:
     return figure
 
 
-def draw_plans(run: Run) -> Figure:
+def draw_plans(run: Run, figure: Figure | None = None) -> Figure:
     """Which layers each tier holds, and how often it is averaged, over the rounds."""
-    figure = new_figure(10, 6.4)
+    figure = figure or new_figure(10, 6.4)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     end = max(run.metrics[-1].round if run.metrics else 0, run.plans[-1].round + 1)
     rounds = np.array([*(plan.round for plan in run.plans), end])
@@ -218,11 +218,11 @@ def has_drift(run: Run) -> bool:
     return any(line.drift for line in run.metrics)
 
 
-def draw_drift(run: Run) -> Figure:
+def draw_drift(run: Run, figure: Figure | None = None) -> Figure:
     """The drift measured before each average against both predictions, one panel per tier."""
     lines = [line for line in run.metrics if line.drift]
     tiers = list(dict.fromkeys(tier for line in lines for tier in line.drift))
-    figure = new_figure(max(6.5, 5.5 * len(tiers)), 4.8)
+    figure = figure or new_figure(max(6.5, 5.5 * len(tiers)), 4.8)
     panels = figure.subplots(1, len(tiers), squeeze=False)[0]
     styles: list[tuple[str, str, dict[str, Any]]] = [
         (
@@ -318,7 +318,7 @@ def _log_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
 
 
-def _smooth(values: Sequence[float], window: int) -> FloatArray:
+def smooth(values: Sequence[float], window: int) -> FloatArray:
     """The mean over a window around each value, narrower at the ends."""
     ones = np.ones(min(window, max(1, len(values))))
     if not values:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import tomllib
 from dataclasses import dataclass
 from math import inf
@@ -10,7 +11,9 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from hsfl.display import table
 from hsfl.errors import HsflError
+from hsfl.problem.units import format_bits, format_seconds
 from hsfl.records import Environment, Labels, PlanRecord, Record, RoundRecord, Summary
 from hsfl.scenario.field_errors import first_problem
 from hsfl.scenario.schema import ScenarioFile
@@ -95,6 +98,20 @@ class Run:
         rounds = self.metrics[-1].round if self.metrics else 0
         return f"<Run {self.folder}: {self.strategy}, {rounds} rounds{'' if self.finished else ', not ended'}>"
 
+    def _repr_html_(self) -> str:
+        rows = [("strategy", self.strategy), ("ended by", "not ended" if self.summary is None else self.summary.ended)]
+        if self.metrics:
+            last = self.metrics[-1]
+            kind = "simulated" if last.planned_s is None else "measured"
+            rows += [("rounds", f"{last.round:,}"), ("time", f"{format_seconds(last.time_s)} {kind}")]
+            rows.append(("sent", format_bits(8 * total_bytes(last))))
+        reached = [line.accuracy for line in self.evaluations() if line.accuracy is not None]
+        if reached:
+            rows.append(("test accuracy", f"{reached[-1]:.2%}, at best {max(reached):.2%}"))
+        if self.plans:
+            rows.append(("last cuts", ", ".join(map(str, self.plans[-1].cuts))))
+        return table(f"Run {self.folder}", rows)
+
     @property
     def name(self) -> str:
         return self.folder.name or self.folder.resolve().name
@@ -125,6 +142,16 @@ class Run:
         rows = [dotted(line.model_dump(exclude_defaults=True)) for line in self.metrics]
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: [row.get(name) for row in rows] for name in names}
+
+    def frame(self) -> Any:
+        """The metrics as a pandas DataFrame, with the columns of `columns`, one row per round."""
+        try:
+            pandas = importlib.import_module("pandas")
+        except ModuleNotFoundError:
+            raise HsflError(
+                "run.frame() needs pandas: run pip install pandas, or take run.columns(), which needs nothing"
+            ) from None
+        return pandas.DataFrame(self.columns())
 
     def time_to_accuracy(self, target: float) -> float | None:
         """Simulated seconds until the first evaluation at or above the accuracy (0 to 1); None where none is."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from hsfl.display import table
 from hsfl.errors import HsflError, ScenarioError, nearest
 from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import FloatArray, LayerProfile
@@ -44,6 +45,19 @@ class Scenario:
     @property
     def name(self) -> str:
         return self.spec.name
+
+    def _repr_html_(self) -> str:
+        fields = ("entities", "compute", "memory", "uplink", "downlink", "fed_uplink", "fed_downlink", "code")
+        used = [field for field in fields if any(field in tier for tier in self.raw["tiers"])]
+        rows = [
+            (tier["name"], *(str(v) if isinstance(v := tier.get(f, ""), str) else toml_value(v) for f in used))
+            for tier in self.raw["tiers"]
+        ]
+        model = self.spec.model.name or self.spec.model.profile or self.spec.model.factory
+        training = self.spec.training
+        note = f"Model {model}; batch {training.batch_size}, learning rate {training.learning_rate:g}."
+        title = f"{self.name}: {self.spec.description}" if self.spec.description else self.name
+        return table(title, rows, ["tier", *(field.replace("_", " ") for field in used)], note)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Scenario:
         """The scenario with fields replaced, by path: {"tiers.device.uplink": "20 Mbps"}; None removes a field."""

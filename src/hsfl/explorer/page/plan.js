@@ -202,7 +202,6 @@ function fromLink() {
 }
 
 export function startPlanning(plans) {
-  byId("planning").hidden = byId("actions").hidden = byId("pick").hidden = false;
   controls = new Controls(byId("fields"), change, option);
   if (matchMedia("(max-width: 760px)").matches) byId("panel").open = false;
   fill(byId("scenario"), el("option", { value: "" }, plans.given), plans.scenarios.map((name) => el("option", { value: name }, name)));
@@ -236,4 +235,8 @@ export function startPlanning(plans) {
   addEventListener("resize", () => { if (width !== innerWidth) { width = innerWidth; pictures(); last(); } });
   buttons();
   request();
+}
+export function redrawPlan() {
+  pictures();
+  last();
 }

@@ -1,0 +1,62 @@
+"""Pictures for notebooks and scripts: each function draws into a new figure of pyplot and returns its axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hsfl import api
+from hsfl.planner.result import PlanResult
+from hsfl.report import plots
+from hsfl.report import runs as pictures
+from hsfl.report.page import check
+from hsfl.runs.reading import Run
+from hsfl.scenario.scenario import Scenario
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def objective(scenario: Scenario | str | Path, result: PlanResult | None = None) -> Axes:
+    """The time to target over the cuts, each with its best intervals; `result` is planned where it is not given."""
+    loaded = scenario if isinstance(scenario, Scenario) else api.load_scenario(scenario)
+    planned = result or api.plan(loaded)
+    figure = plots.draw_objective(
+        loaded.problem, planned, allow_empty_tiers=planned.allow_empty_tiers, figure=plots.pyplot_figure(6.4, 5.2)
+    )
+    return figure.axes[0]
+
+
+def sweep(scenario: Scenario | str | Path, field: str, values: Iterable[Any], **options: Any) -> list[Axes]:
+    """Time to target, cuts and intervals against the values of a field; the options are those of `hsfl.plan`."""
+    loaded = scenario if isinstance(scenario, Scenario) else api.load_scenario(scenario)
+    tried = list(values)
+    found = zip(tried, api.sweep(loaded, field, tried, **options), strict=True)
+    points = [(str(value), point) for value, point in found if isinstance(point, PlanResult)]
+    names = [tier.name for tier in loaded.spec.tiers]
+    return plots.draw_sweep(field, points, names, plots.pyplot_figure(7.0, 7.0)).axes
+
+
+def accuracy(*runs: Run) -> list[Axes]:
+    """Test accuracy of runs against time, rounds and bytes."""
+    check(runs)
+    return pictures.draw_accuracy(runs, plots.pyplot_figure(13, 4.6)).axes
+
+
+def loss(*runs: Run) -> list[Axes]:
+    """Training and test loss of runs against time, rounds and bytes."""
+    check(runs)
+    return pictures.draw_loss(runs, plots.pyplot_figure(13, 8)).axes
+
+
+def plans(run: Run) -> list[Axes]:
+    """The layers of every tier and the rounds between averages, as the plan of a run changed."""
+    check([run])
+    return pictures.draw_plans(run, plots.pyplot_figure(10, 6.4)).axes
+
+
+def drift(run: Run) -> list[Axes]:
+    """How far the copies of every tier had drifted apart before its averages, measured and predicted."""
+    check([run])
+    return pictures.draw_drift(run, plots.pyplot_figure(11, 4.8)).axes

@@ -1,0 +1,202 @@
+"""Runs as plain values that a page draws: curves, plans, drift, and what is going on."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hsfl.problem.plan import NEVER
+from hsfl.problem.units import format_bits, format_seconds
+from hsfl.records import RoundRecord
+from hsfl.report.colours import RUNS, tier_colour
+from hsfl.report.measured import kind_of_time
+from hsfl.report.page import ended_by, percent, run_labels, summary_rows, what_you_see
+from hsfl.report.runs import CLIENTS_SHOWN, smooth
+from hsfl.report.words import forecast_text, numbers
+from hsfl.runs.reading import Run, total_bytes
+from hsfl.runs.stopping import round_limit
+from hsfl.scenario.schema import ScenarioFile
+
+#: A curve has about so many points at most.
+_POINTS = 400
+_X = ("time", "round", "bytes")
+
+
+def runs_view(runs: Sequence[Run]) -> dict[str, Any]:
+    """Every run that has begun, and runs that differ in nothing but seeds together."""
+    header, rows = summary_rows(runs)
+    labels = run_labels(runs)
+    return {
+        "lead": what_you_see(runs),
+        "time": kind_of_time(runs),
+        "header": header,
+        "rows": rows,
+        "runs": [
+            _run(run, label, RUNS[i % len(RUNS)]) for i, (run, label) in enumerate(zip(runs, labels, strict=True))
+        ],
+        "groups": [_group(runs, labels, members) for members in seed_groups(runs)],
+    }
+
+
+def seed_groups(runs: Sequence[Run]) -> list[list[int]]:
+    """The places of runs that are of one scenario and strategy but for their seeds."""
+    found: dict[str, list[int]] = {}
+    for i, run in enumerate(runs):
+        raw = copy.deepcopy(run.scenario)
+        raw.pop("seed", None)
+        for section in ("training", "strategy"):
+            raw.get(section, {}).pop("seed", None)
+        found.setdefault(repr((run.strategy, _sorted(raw))), []).append(i)
+    return list(found.values())
+
+
+def _sorted(value: Any) -> Any:
+    return {key: _sorted(value[key]) for key in sorted(value)} if isinstance(value, Mapping) else value
+
+
+def _group(runs: Sequence[Run], labels: Sequence[str], members: Sequence[int]) -> dict[str, Any]:
+    """The mean of what several seeds reached at the rounds in which all were evaluated, and its range."""
+    group: dict[str, Any] = {"members": list(members), "colour": RUNS[members[0] % len(RUNS)]}
+    if len(members) == 1:
+        return group | {"label": labels[members[0]]}
+    label = f"{runs[members[0]].strategy}, {len(members)} seeds"
+    lines = [{line.round: line for line in runs[i].evaluations()} for i in members]
+    common = sorted(set.intersection(*(set(of) for of in lines)))
+    group["label"] = label
+    for name, get in _HEIGHTS.items():
+        values = np.array([[get(of[round_]) for round_ in common] for of in lines], dtype=float)
+        if values.size:
+            group[name] = {
+                **{x: np.mean([[_x(of[r])[x] for r in common] for of in lines], axis=0).tolist() for x in _X},
+                "mean": _plain(values.mean(axis=0)),
+                "low": _plain(values.min(axis=0)),
+                "high": _plain(values.max(axis=0)),
+            }
+    return group
+
+
+def _accuracy(line: RoundRecord) -> float:
+    return math.nan if line.accuracy is None else 100 * line.accuracy
+
+
+def _test_loss(line: RoundRecord) -> float:
+    return math.nan if line.test_loss is None else line.test_loss
+
+
+_HEIGHTS: dict[str, Callable[[RoundRecord], float]] = {"accuracy": _accuracy, "test_loss": _test_loss}
+
+
+def _run(run: Run, label: str, colour: str) -> dict[str, Any]:
+    evaluated = run.evaluations()
+    training = [line for line in run.metrics if line.loss is not None]
+    losses = smooth([line.loss or 0.0 for line in training], max(1, len(training) // 100))
+    some = _some(len(training))
+    return {
+        "label": label,
+        "colour": colour,
+        "strategy": run.strategy,
+        "finished": run.finished,
+        "tiers": [{"name": name, "colour": tier_colour(m)} for m, name in enumerate(run.tier_names)],
+        "accuracy": _curve(evaluated, list(map(_accuracy, evaluated))),
+        "test_loss": _curve(evaluated, list(map(_test_loss, evaluated))),
+        "loss": _curve([training[i] for i in some], [float(losses[i]) for i in some]),
+        "clients": _clients(run),
+        "drift": _drift(run),
+        "plans": _plans(run),
+    }
+
+
+def state(run: Run, rate: float | None, left_s: float | None, quiet_s: float) -> dict[str, Any]:
+    """What is going on in a run: how far it is, how fast it goes, and how long it still takes."""
+    limit = round_limit(ScenarioFile.model_validate(run.scenario).stopping)
+    last = run.metrics[-1] if run.metrics else None
+    total = int(limit) if math.isfinite(limit) else None
+    round_ = 0 if last is None else last.round
+    so_far = f"round {round_:,}" + ("" if total is None else f" of {total:,}")
+    reached = [line for line in run.evaluations() if line.accuracy is not None]
+    said = [] if last is None else [f"{format_seconds(last.time_s)}, {format_bits(8 * total_bytes(last))} sent"]
+    said += [f"accuracy {percent(reached[-1].accuracy or 0.0)}"] if reached else []
+    if reached and reached[-1].forecast is not None and not run.finished:
+        said.append(forecast_text(reached[-1].forecast))
+    if run.plans and not run.finished:
+        said.append(f"cuts {numbers(run.plans[-1].cuts)}, intervals {numbers(run.plans[-1].intervals)}")
+    if run.finished:
+        now = f"ended by {ended_by(run)} after {round_:,} rounds"
+    elif last is None:
+        now = "preparing: no round yet"
+    elif quiet_s > 120:
+        now = f"{so_far}; no news for {format_seconds(quiet_s)}: stopped, or slow (hsfl train --resume goes on)"
+    else:
+        pace = "" if rate is None else f", {rate:.3g} rounds/s"
+        now = so_far + pace + ("" if left_s is None else f", {format_seconds(left_s)} left")
+    share = None if total is None else min(1.0, round_ / total)
+    return {"now": now, "said": "; ".join(said), "on": not run.finished and quiet_s <= 120, "share": share}
+
+
+def _x(line: RoundRecord) -> dict[str, float]:
+    return {"time": line.time_s, "round": line.round, "bytes": total_bytes(line)}
+
+
+def _curve(lines: Sequence[RoundRecord], heights: Sequence[float]) -> dict[str, Any]:
+    places = [_x(line) for line in lines]
+    return {x: [place[x] for place in places] for x in _X} | {"y": _plain(np.array(heights, dtype=float))}
+
+
+def _clients(run: Run) -> dict[str, Any] | None:
+    """The losses of every client at evaluations, which have the means since the one before."""
+    lines = [line for line in run.evaluations() if line.losses]
+    lines = [lines[i] for i in _some(len(lines), 80)]
+    if not lines:
+        return None
+    values = np.array([(line.losses or [])[:CLIENTS_SHOWN] for line in lines], dtype=float)
+    count = len(lines[-1].losses or [])
+    return {"round": [line.round for line in lines], "count": count, "losses": [_plain(row) for row in values]}
+
+
+def _drift(run: Run) -> list[dict[str, Any]]:
+    """The drift of every tier before its averages: measured, and as both models predict it."""
+    found = []
+    for m, tier in enumerate(run.tier_names):
+        lines = [(line.round, line.drift[tier]) for line in run.metrics if tier in line.drift]
+        lines = [lines[i] for i in _some(len(lines))]
+        if lines:
+            kinds = {
+                kind: _plain(np.array([getattr(drift, kind) for _, drift in lines], dtype=float))
+                for kind in ("measured", "refined", "paper")
+            }
+            found.append({"tier": tier, "colour": tier_colour(m), "round": [r for r, _ in lines], **kinds})
+    return found
+
+
+def _plans(run: Run) -> dict[str, Any] | None:
+    if not run.plans:
+        return None
+    end = max(run.metrics[-1].round if run.metrics else 0, run.plans[-1].round + 1)
+    return {
+        "layers": run.plans[-1].layers,
+        "end": end,
+        "plans": [
+            {
+                "round": plan.round,
+                "cuts": plan.cuts,
+                "intervals": [None if interval >= NEVER else interval for interval in plan.intervals],
+                "why": plan.kept or plan.shortened or "",
+            }
+            for plan in run.plans
+        ],
+        "averaged": [tier.get("entities", 2) > 1 for tier in run.scenario["tiers"]],
+    }
+
+
+def _some(count: int, most: int = _POINTS) -> list[int]:
+    """Places of at most so many of them, the last among them."""
+    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))}) if count else []
+
+
+def _plain(values: Any) -> list[float | None]:
+    """For JSON, which has neither infinity nor NaN."""
+    return [float(value) if math.isfinite(value) else None for value in values]
