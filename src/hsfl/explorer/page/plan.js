@@ -45,6 +45,7 @@ function buttons() {
 async function request() {
   clearTimeout(later);
   waiting?.abort();
+  document.body.dataset.settled = "";
   if (asking) { asked = state; return; }
   asking = true;
   asked = null;

@@ -7,6 +7,7 @@ const X = {
   round: { label: () => "rounds", text: (v) => v.toLocaleString("en") },
   bytes: { label: () => "sent over all links", text: size },
 };
+const ink = (colour) => (colour === "#000000" ? "var(--text)" : colour); // black cannot be seen in the dark
 let seen = "", view = null;
 const parts = {};
 
@@ -15,11 +16,11 @@ function curves(place, kind, what, unit) {
   const lines = [];
   view.groups.forEach((group, g) => {
     const band = group.members.length > 1 && group[what];
-    const style = { stroke: group.colour, "stroke-dasharray": DASH[g % DASH.length] };
-    if (band) lines.push({ label: group.label, x: band[kind], y: band.mean, low: band.low, high: band.high, style, colour: group.colour });
+    const colour = ink(group.colour), style = { stroke: colour, "stroke-dasharray": what === "loss" ? null : DASH[g % DASH.length], "stroke-opacity": what === "loss" ? 0.75 : null };
+    if (band) lines.push({ label: group.label, x: band[kind], y: band.mean, low: band.low, high: band.high, style, colour });
     else for (const i of group.members) {
       const run = view.runs[i];
-      lines.push({ label: run.label, x: run[what][kind], y: run[what].y, style, colour: group.colour });
+      lines.push({ label: run.label, x: run[what][kind], y: run[what].y, style, colour });
     }
   });
   const ys = lines.flatMap((l) => [...l.y, ...(l.low ?? []), ...(l.high ?? [])]).filter((v) => v !== null), xs = lines.flatMap((l) => l.x);
@@ -44,7 +45,7 @@ function curves(place, kind, what, unit) {
   fill(place, root);
 }
 const legend = () => el("div", { class: "legend" }, view.groups.map((group, g) => el("span", {},
-  el("span", { class: "swatch", style: { "border-color": group.colour, "border-top-style": g % DASH.length ? "dashed" : "solid" } }),
+  el("span", { class: "swatch", style: { "border-color": ink(group.colour), "border-top-style": g % DASH.length ? "dashed" : "solid" } }),
   group.members.length > 1 ? `${group.label} (mean and range)` : group.label)));
 
 function plans(place, run) {
