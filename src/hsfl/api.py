@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hsfl.errors import HsflError, InfeasibleError, ScenarioError
-from hsfl.planner.baselines import Alternative, alternatives
+from hsfl.planner.baselines import Comparison, alternatives
 from hsfl.planner.result import Evaluation, PlanResult, evaluate_plan
 from hsfl.planner.solve import best_at, solve, solve_with_step, with_best_codes
 from hsfl.problem.plan import Plan, make_plan
@@ -115,7 +115,7 @@ def sweep(
 
 def compare(
     scenario: Scenario | str | Path, chosen: Plan | PlanResult, *, allow_empty_tiers: bool = False
-) -> list[Alternative]:
+) -> Comparison:
     """What other ways of choosing would cost: full synchronisation, random plans, AMS, PSL, one tier less.
 
     All at the learning rate of the result, or of the scenario for a bare plan.
@@ -124,7 +124,8 @@ def compare(
     if isinstance(chosen, PlanResult):
         problem = replace(problem, learning_rate=chosen.evaluation.learning_rate)
         chosen = chosen.plan
-    return list(alternatives(problem, chosen, allow_empty_tiers=allow_empty_tiers))
+    objective_s = evaluate_plan(problem, chosen).objective_s
+    return Comparison(alternatives(problem, chosen, allow_empty_tiers=allow_empty_tiers), objective_s)
 
 
 def backend(

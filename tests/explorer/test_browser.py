@@ -171,6 +171,21 @@ def test_a_bad_value_gets_its_sentence_and_the_plan_stays(server, opened) -> Non
     expect(field.get_by_role("alert")).to_be_hidden()
 
 
+def test_what_a_scenario_lacks_can_be_filled_in(opened) -> None:
+    """Constants of the bound may be absent; then there is no plan to begin with."""
+    missing = {"convergence.smoothness": None, "convergence.target": None}
+    lacking = serve(PlanPage(hsfl.load_scenario("paper", missing), None), host="127.0.0.1", port=0)
+    lacking.start()
+    page = opened(lacking.url)
+    expect(page.locator("#problem")).to_contain_text("convergence.smoothness is missing")
+    for name, text in (("smoothness", "20.1"), ("rounds", "1200")):
+        field = page.locator(f'[data-path="convergence.{name}"] input[type=text]')
+        field.fill(text)
+        field.press("Enter")
+    shows(page, planned(settled(page)))
+    lacking.close()
+
+
 def test_a_link_holds_what_a_window_shows_and_windows_do_not_meet(server, opened) -> None:
     first = opened(server.url)
     settled(first)

@@ -49,6 +49,15 @@ def test_objects_are_tables_and_texts_are_escaped(tmp_path) -> None:
     assert Cells(hsfl.Run.load(write_run(tmp_path / "c", summary=False))._repr_html_()).texts.count("not ended") == 1
 
 
+def test_a_comparison_is_a_table_against_the_plan() -> None:
+    result = hsfl.plan("client-edge")
+    others = hsfl.compare("client-edge", result)
+    texts = Cells(others._repr_html_()).texts
+    assert all(other.name in texts and other.what in texts for other in others)
+    sync = next(other for other in others if other.name == "full sync")
+    assert f"{sync.evaluation.objective_s / result.objective_s:.2f} ×" in texts
+
+
 def test_metrics_are_a_data_frame_where_pandas_is_installed(tmp_path) -> None:
     run = hsfl.Run.load(write_run(tmp_path / "a"))
     if importlib.util.find_spec("pandas") is None:

@@ -19,6 +19,7 @@ from hsfl.explorer.server import Gone, GoneError
 from hsfl.planner.baselines import alternatives
 from hsfl.planner.result import PlanResult
 from hsfl.problem.profile import LayerProfile
+from hsfl.report.colours import tier_colour
 from hsfl.report.plan_view import compare_view, evaluation_view, plan_view, sweep_view
 from hsfl.scenario.catalog import scenario_names
 from hsfl.scenario.form import form, may_turn
@@ -125,7 +126,25 @@ class PlanPage:
         """A sentence, without the name of the scenario, and the field it belongs to: one it names, or the last one."""
         source = f"scenario {asked.scenario}" if asked.scenario else self._given.source
         named = [path for path in asked.changes if path in str(error)] or list(asked.changes)
-        return {"error": str(error).removeprefix(f"{source}: "), "field": named[-1] if named else None}
+        sentence = str(error).removeprefix(f"{source}: ")
+        return {"error": sentence, "field": named[-1] if named else None, **self._form(asked)}
+
+    def _form(self, asked: PlanAsked) -> dict[str, Any]:
+        """The fields, so that they can be put right even where no plan was ever made."""
+        try:
+            base = self._base(asked)
+        except HsflError:
+            return {}
+        try:
+            scenario = _changed(base, asked)
+        except HsflError:
+            scenario = base
+        tiers = [{"name": tier.name, "colour": tier_colour(m)} for m, tier in enumerate(scenario.spec.tiers)]
+        fields = {
+            "fields": [asdict(field) for field in form(scenario)],
+            "base": [asdict(field) for field in form(base)],
+        }
+        return fields | {"tiers": tiers}
 
     def _base(self, asked: PlanAsked) -> Scenario:
         if not asked.scenario:

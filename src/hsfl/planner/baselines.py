@@ -6,11 +6,12 @@ The paper's names: MA plans intervals and MS plans cuts; R before either makes i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hsfl.display import table
 from hsfl.errors import InfeasibleError
 from hsfl.planner.bcd import solve_bcd
 from hsfl.planner.exact import ExactSolver
@@ -18,6 +19,7 @@ from hsfl.planner.result import Evaluation, evaluate_plan
 from hsfl.planner.terms import Segments, Terms
 from hsfl.problem.plan import NEVER, Plan
 from hsfl.problem.problem import Constants, Problem
+from hsfl.problem.units import format_seconds
 
 #: The paper draws random intervals from 1 to 25 rounds.
 LONGEST_RANDOM_INTERVAL = 25
@@ -33,6 +35,25 @@ class Alternative:
     what: str
     problem: Problem
     evaluation: Evaluation | None
+
+
+class Comparison(list[Alternative]):
+    """Alternatives to a plan; a notebook shows them as a table against `objective_s`, the plan's."""
+
+    def __init__(self, found: Iterable[Alternative], objective_s: float) -> None:
+        super().__init__(found)
+        self.objective_s = objective_s
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for other in self:
+            e = other.evaluation
+            if e is None or not e.reaches_target:
+                rows.append((other.name, "does not fit" if e is None else "target missed", "", other.what))
+            else:
+                ratio = f"{e.objective_s / self.objective_s:.2f} ×" if self.objective_s else ""
+                rows.append((other.name, format_seconds(e.total_latency_s), ratio, other.what))
+        return table("Compared with the plan", rows, ("choice", "time to target", "slowdown", "what it is"))
 
 
 def alternatives(problem: Problem, plan: Plan, *, allow_empty_tiers: bool = False) -> Iterator[Alternative]:

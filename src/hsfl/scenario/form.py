@@ -92,11 +92,16 @@ def _fields(raw: Mapping[str, Any]) -> Iterator[FormField]:
     for section, kind in (("training", "TrainingSection"), ("convergence", "ConvergenceSection")):
         values = raw.get(section, {})
         for name in TURNED[section]:
-            if name in ("target", "rounds") and name not in values:
+            if name in ("target", "rounds") and name not in values and _other(name, values):
                 continue
             if name == "slack" and "rounds" not in values:
                 continue
             yield _field(f"{section}.{name}", section, kind, name, values)
+
+
+def _other(name: str, values: Mapping[str, Any]) -> bool:
+    """Whether the target is given in the other way; where it is in neither, by rounds is what is asked for."""
+    return "target" in values or name == "target"
 
 
 def _field(path: str, group: str, section: str, name: str, values: Mapping[str, Any]) -> FormField:

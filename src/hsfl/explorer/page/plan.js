@@ -8,7 +8,7 @@ const NEVER = 1000000000;
 
 let state = structuredClone(EMPTY), undone = [], done = [], saved = state;
 let view = null, asked = null, asking = false, later = null;
-let controls;
+let controls, known = [];
 
 const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 const next = (changes) => ({ ...structuredClone(state), ...changes });
@@ -53,8 +53,8 @@ async function request() {
   try {
     const answer = await ask("plan", sent);
     byId("gone").hidden = true;
-    if (answer.error) problem(answer);
-    else { view = answer; problem(null); show(sent); }
+    if (answer.error) { known = answer.base ?? known; problem(answer); }
+    else { view = answer; known = view.base; problem(null); show(sent); }
   } catch {
     byId("gone").textContent = "hsfl explore no longer answers: start it again, and open the address that it prints.";
     byId("gone").hidden = false;
@@ -65,6 +65,7 @@ async function request() {
   else later = setTimeout(settled, 400);
 }
 function problem(found) {
+  if (found?.fields && !view) controls.show(found.fields, found.base, found.tiers, state.changes, state);
   const beside = controls.wrong(found);
   byId("problem").hidden = !found || beside;
   if (found && !beside) byId("problem").textContent = found.error;
@@ -131,14 +132,14 @@ function pin(cuts) { take(next({ own: ownPlan([...cuts], null) })); }
 function change(path, text, whole) {
   const changes = { ...state.changes };
   delete changes[path]; // what is written last comes last
-  const base = view?.base.find((field) => field.path === path);
+  const base = known.find((field) => field.path === path);
   const chosen = base?.kind === "choice" && !base.text ? base.default : base?.text;
   if (text !== null && text !== chosen) changes[path] = text;
   take(next({ changes }), whole);
 }
 function option(name, value) {
   if (name !== "target") { take(next({ [name]: value })); return; }
-  const text = value === "convergence.target" ? String(+view.plan.target.toPrecision(6)) : String(view.plan.rounds ?? 1000);
+  const text = value === "convergence.target" ? String(+(view?.plan.target ?? 1).toPrecision(6)) : String(view?.plan.rounds ?? 1000);
   const changes = { ...state.changes };
   for (const other of ["target", "rounds", "slack"]) delete changes[`convergence.${other}`];
   changes[value] = text;
