@@ -3,7 +3,7 @@
 python benchmarks/explore.py [--picture docs/explore.png]
 
 Prints, for some scenarios, the seconds from the start of the command to the page with its plan, and the milliseconds
-from a slider's move to the picture of the new plan (median and largest of 20). Needs playwright and Chromium.
+from a slider's move to the picture of the new plan (least, median and largest of 40). Needs playwright and Chromium.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-MOVES = 20
+MOVES = 40
 #: Moves a slider, and waits until the page has drawn the answer; milliseconds of each move.
 SLIDE = """async (moves) => {
   const slider = document.querySelector('[data-path$=".uplink"] input[type=range]'), found = [];
@@ -67,7 +67,7 @@ def measure(browser: Any, name: str, picture: Path | None) -> None:
         took = page.evaluate(SLIDE, MOVES)
         print(
             f"{name}: served after {served:.2f} s, shown after {shown:.2f} s; from slider to picture "
-            f"{statistics.median(took):.0f} ms (median of {MOVES}), {max(took):.0f} ms at most"
+            f"{statistics.median(took):.0f} ms (median of {MOVES}; {min(took):.0f} to {max(took):.0f} ms)"
         )
         if picture is not None:
             page.goto(url)

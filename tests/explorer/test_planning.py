@@ -17,6 +17,7 @@ from hsfl.errors import HsflError
 from hsfl.explorer.planning import OwnPlan, PlanAsked, PlanPage, SweepAsked
 from hsfl.explorer.server import GoneError
 from hsfl.scenario.form import form, may_turn
+from hsfl.scenario.template import scenario_text
 from hsfl.scenario.toml_format import toml_or_text
 
 
@@ -192,6 +193,16 @@ def test_the_saved_file_and_the_command_plan_the_same(tmp_path, monkeypatch) -> 
     assert "--strategy fixed --cuts 3,8" in view["commands"]["train"]
     gone = page("tight-memory").plan(asked(changes={f"tiers.{_first('tight-memory')}.memory": ""}), stays)
     assert gone["commands"]["plan"] == "hsfl plan scenario.toml"
+
+
+def test_a_file_that_names_others_says_where_it_belongs(tmp_path) -> None:
+    profile = hsfl.load_scenario("paper").profile
+    (tmp_path / "layers.csv").write_text(profile.to_csv())
+    raw = dict(hsfl.load_scenario("paper").raw) | {"model": {"profile": "layers.csv"}}
+    (tmp_path / "mine.toml").write_text(scenario_text(raw))
+    found = PlanPage(hsfl.load_scenario(tmp_path / "mine.toml"), "mine.toml").file(asked(), stays)
+    assert found["note"] == f"It names layers.csv: put the file into {tmp_path}."
+    assert page().file(asked(), stays)["note"] == ""
 
 
 def _first(name: str) -> str:

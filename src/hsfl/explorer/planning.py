@@ -120,7 +120,11 @@ class PlanPage:
     def file(self, asked: PlanAsked, gone: Gone) -> dict[str, Any]:
         """The scenario as a file, every field explained."""
         scenario = _changed(self._base(asked), asked)
-        return {"name": "scenario.toml", "text": scenario_text(scenario.raw)}
+        spec = scenario.spec
+        named = [spec.model.profile, spec.data and spec.data.assignments, spec.dynamics and spec.dynamics.trace]
+        relative = [name for name in (*named, spec.model.factory, spec.data and spec.data.factory) if name]
+        note = f"It names {', '.join(relative)}: put the file into {scenario.folder}." if relative else ""
+        return {"name": "scenario.toml", "text": scenario_text(scenario.raw), "note": note}
 
     def wrong(self, error: HsflError, asked: PlanAsked) -> dict[str, Any]:
         """A sentence, without the name of the scenario, and the field it belongs to: one it names, or the last one."""

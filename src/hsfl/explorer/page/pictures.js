@@ -171,7 +171,9 @@ export function drawLandscape(place, hint, view, own, pin) {
       tip({ clientX: box.left + px(at[0]), clientY: box.top + py(at[1]) }, words(at));
     });
     root.addEventListener("blur", () => { cursor?.remove(); untip(); });
+    const focused = place.contains(document.activeElement);
     fill(place, root, el("div", { class: "ramp" }), el("div", { class: "ends" }, el("span", {}, `${seconds(low)} (best)`), el("span", {}, seconds(high))));
+    if (focused) root.focus();
   }
 }
 function star(x, y, r) {

@@ -192,7 +192,8 @@ async function save() {
   const link = el("a", { href: URL.createObjectURL(new Blob([answer.text], { type: "application/toml" })), download: answer.name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-  say(`${answer.name} saved where your browser puts downloads`);
+  if (answer.note) byId("command-hint").textContent = answer.note;
+  say(`${answer.name} saved where your browser puts downloads. ${answer.note}`);
 }
 
 function fromLink() {
