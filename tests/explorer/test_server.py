@@ -83,7 +83,8 @@ def test_what_is_not_a_request_is_refused_with_a_sentence(server) -> None:
     for wrong in (b"", b"{", b"[]", b'{"changes": 3}', b"\xff", b'{"extra": 1}'):
         status, text, _ = ask(server, "POST", place, wrong)
         assert status == 400 and json.loads(text)["error"]
-    assert ask(server, "POST", place, b" " * (1 << 20) + b"{}")[0] == 413
+    assert ask(server, "POST", place, b"{}", Content_Length=str((1 << 20) + 1))[0] == 413
+    assert ask(server, "POST", place, b"{}", Content_Length="-1")[0] == 413
     assert ask(server, "POST", f"/{server.token}/api/nothing", {})[0] == 404
     assert ask(server, "POST", f"/{server.token}/plan", {})[0] == 404
 
