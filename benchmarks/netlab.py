@@ -3,27 +3,35 @@
 Every machine has a namespace; between it and its parent, and between it and the fed server, there is a pair of virtual
 devices, each end shaped (tbf) to the rate of its direction. All share this computer's cores, so the scenarios here have
 links that take much longer than what is computed, and machines go before whatever else this computer does. `make
-netlab` prints a table for benchmarks/machines.md.
+netlab` prints tables for benchmarks/machines.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import ctypes
 import os
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import hsfl
+import hsfl.distributed.streams  # before machines are forked, which are many
+from hsfl.distributed.describing import describe
 from hsfl.distributed.places import COORDINATOR, FED, Places
+from hsfl.distributed.process import run_node, set_threads
+from hsfl.distributed.security import Security
+from hsfl.report.measured import PARTS
 from hsfl.scenario.template import scenario_text
 
 #: Frames with little overhead, and buckets of one of them: what a link carries at once is little beside a message.
@@ -45,16 +53,41 @@ TREES = {
 }
 
 
-def scenario(tiers: list[dict[str, Any]], cuts: list[int], rounds: int, place: Path) -> hsfl.Scenario:
-    """mnist-mini on other machines, with mini-batches that take links seconds."""
-    raw = copy.deepcopy(dict(hsfl.load_scenario("mnist-mini").raw))
-    del raw["convergence"]
-    raw["training"] = {**raw["training"], "batch_size": 256}
-    raw |= {"tiers": tiers, "stopping": {"rounds": rounds}}
+#: By how much the links of mnist-mini are slowed, so that they take longer than what its 26 machines compute here.
+SLOWED = 20
+
+
+def written(raw: dict[str, Any], cuts: list[int], rounds: int, place: Path) -> hsfl.Scenario:
+    """A scenario with a fixed plan that is never evaluated."""
+    raw["stopping"] = {"rounds": rounds}
     raw["strategy"] = {"name": "fixed", "cuts": cuts, "intervals": [2] * len(cuts) + [1]}
     raw["execution"] = {"evaluate_every": 10**6, "checkpoint_every": 0, "device": "cpu"}
     place.write_text(scenario_text(raw), encoding="utf-8")
     return hsfl.load_scenario(place)
+
+
+def mnist_mini() -> dict[str, Any]:
+    raw = copy.deepcopy(dict(hsfl.load_scenario("mnist-mini").raw))
+    del raw["convergence"]
+    return raw
+
+
+def on_tree(tiers: list[dict[str, Any]], cuts: list[int], rounds: int, place: Path) -> hsfl.Scenario:
+    """mnist-mini on other machines, with mini-batches that take links seconds."""
+    raw = mnist_mini() | {"tiers": tiers}
+    raw["training"] = {**raw["training"], "batch_size": 256}
+    return written(raw, cuts, rounds, place)
+
+
+def slowed(rounds: int, place: Path) -> hsfl.Scenario:
+    """mnist-mini as it is, but for its links."""
+    raw = mnist_mini()
+    for tier in raw["tiers"]:
+        for link in ("uplink", "downlink", "fed_uplink", "fed_downlink"):
+            if link in tier:
+                least, most = (float(rate.removesuffix(" Mbps")) for rate in tier[link]["uniform"])
+                tier[link] = {"uniform": [f"{least / SLOWED} Mbps", f"{most / SLOWED} Mbps"]}
+    return written(raw, [3, 4], rounds, place)
 
 
 def command(*words: object) -> None:
@@ -124,64 +157,95 @@ class Lab:
             both = found.uplink_bps[number], found.downlink_bps[number]
         return tuple(float(rate) if rate < 1e12 else None for rate in both)  # type: ignore[return-value]
 
-    def start(self, name: str, *words: object) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        inside = ["ip", "netns", "exec", f"hsfl-{name}", sys.executable, "-m", "hsfl", *map(str, words)]
-        return subprocess.Popen(inside, env=environment)
+    def start(self, name: str, work: Callable[[], object]) -> int:
+        """Do work in a process of its own, in the namespace of a machine: its process id."""
+        sys.stdout.flush()
+        if pid := os.fork():
+            return pid
+        code = 1
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            with open(f"/run/netns/hsfl-{name}") as space:
+                if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), 0):
+                    raise OSError(ctypes.get_errno(), "the namespace cannot be entered")
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
 
 
-def run(tiers: list[dict[str, Any]], cuts: list[int], rounds: int) -> hsfl.Run:
+def run(made: Callable[[Path], hsfl.Scenario]) -> hsfl.Run:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        file = folder / "lab.toml"
-        lab = Lab(scenario(tiers, cuts, rounds, file))
+        found = made(folder / "lab.toml")
         (folder / "token").write_text("only-for-this-lab-0123456789\n")
-        shown = ("--token", folder / "token")
+        security = Security.read(FED, folder / "token", None)
+        given, lab = describe(found, None), Lab(found)
+        _ = given.largest_message
+        started: set[int] = set()
         with lab.built():
-            listen = ("--listen", "0.0.0.0:7000", "--out", folder / "run")
-            started = [lab.start(COORDINATOR, "run", file, *listen, *shown)]
-            for name in lab.places.nodes:
-                parent, *fed = lab.places.uplinks(name)
-                port = 7000 if parent == COORDINATOR else 7002
-                words: list[object] = ["--parent", f"{lab.addresses[name, parent]}:{port}"]
-                words += ["--fed", f"{lab.addresses[name, FED]}:7001"] if fed else []
-                if lab.places.callers(name):
-                    words += ["--listen", "0.0.0.0:7001" if name == FED else "0.0.0.0:7002"]
-                started.append(lab.start(name, "node", file, "--name", name, "--state", folder / name, *words, *shown))
+            listen = {"cluster": "0.0.0.0:7000", "token": folder / "token", "out": folder / "run"}
             try:
-                if any(process.wait(900) for process in started):
-                    raise SystemExit("a machine failed")
+                started.add(lab.start(COORDINATOR, lambda: hsfl.run(found, **listen)))
+                for name in lab.places.nodes:
+                    parent = lab.places.parent(name)
+                    ports = {parent: 7000 if parent == COORDINATOR else 7002, FED: 7001}
+                    dialled = {
+                        peer: partial(str, f"{lab.addresses[name, peer]}:{ports[peer]}")
+                        for peer in lab.places.uplinks(name)
+                    }
+                    own = "0.0.0.0:7001" if name == FED else "0.0.0.0:7002"
+                    work = partial(run_node, name, given, folder / name, dialled, security, listen=own)
+                    started.add(lab.start(name, work))
+                while started:
+                    pid, status = os.wait()
+                    started.discard(pid)
+                    if status:
+                        raise SystemExit("a machine failed")
                 return hsfl.Run.load(folder / "run")
             finally:
-                for process in started:
-                    process.kill()
+                for pid in started:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
 
 
 def show(title: str, found: hsfl.Run) -> None:
-    """Rounds without averages, and what averages add to the others; medians, without the first two rounds."""
+    """Rounds without averages, by parts, and what averages add to the others; medians, without the first two rounds."""
     lines = found.metrics[2:]
-    parts: dict[str, list[tuple[float, float]]] = {"round": [], "with averages": []}
+    rounds: list[tuple[float, float]] = []
     for before, after in pairwise(lines):
         assert before.planned_s is not None and after.planned_s is not None
-        kind = "with averages" if after.averaged else "round"
-        parts[kind].append((after.time_s - before.time_s, after.planned_s - before.planned_s))
-    medians = {
-        kind: [statistics.median(column) for column in zip(*pairs, strict=True)] for kind, pairs in parts.items()
-    }
-    medians["averages"] = [b - a for a, b in zip(medians["round"], medians.pop("with averages"), strict=True)]
-    for kind, (measured, planned) in medians.items():
-        print(f"| {title} | {kind} | {planned:.3f} s | {measured:.3f} s | {measured / planned - 1:+.1%} |", flush=True)
+        if not after.averaged:
+            rounds.append((after.planned_s - before.planned_s, after.time_s - before.time_s))
+    parts = {"round": rounds}
+    for name in PARTS:
+        if pairs := [(one.planned, one.measured) for line in lines[1:] if (one := line.parts.get(name)) is not None]:
+            parts[name] = pairs
+    for name, pairs in parts.items():
+        planned, measured = (statistics.median(column) for column in zip(*pairs, strict=True))
+        ratio = f"{measured / planned - 1:+.1%}" if planned > 0.001 else ""
+        print(f"| {title} | {name} | {planned:.3f} s | {measured:.3f} s | {ratio} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=12)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--only", default="", help="tables whose title has this in it")
+    given = parser.parse_args()
+    set_threads(1)
     os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))  # machines inherit it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left behind
     print("| machines | part | planned | measured | |\n|---|---|---|---|---|", flush=True)
-    for title, (tiers, cuts) in TREES.items():
-        show(title, run(tiers, cuts, rounds))
+    made: dict[str, Callable[[Path], hsfl.Scenario]] = {
+        title: partial(on_tree, tiers, cuts, given.rounds) for title, (tiers, cuts) in TREES.items()
+    }
+    made[f"mnist-mini, links {SLOWED} times as slow"] = partial(slowed, min(given.rounds, 8))
+    for title, one in made.items():
+        if given.only in title:
+            show(title, run(one))
 
 
 if __name__ == "__main__":

@@ -48,6 +48,13 @@ class ForecastRecord(Record):
     """Simulated: `rounds` at the pace of the plan in force."""
 
 
+class PartRecord(Record):
+    """A part of a round's time: seconds as the plan says, and as machines took them."""
+
+    planned: float
+    measured: float
+
+
 class RoundRecord(Record):
     """A line of metrics.jsonl: what a round did, and what was known after it. Round 0 is the start."""
 
@@ -56,6 +63,10 @@ class RoundRecord(Record):
     """Seconds since the start: simulated, or measured on machines."""
     planned_s: float | None = None
     """Where they were measured: the seconds that the plan says."""
+    parts: dict[str, PartRecord] = {}
+    """Where they were measured: what passed since the round before. Of the client whose round takes longest: compute
+    (at machines, waiting for its turn or computed with), up and down (on its way); then average, move (of layers), plan
+    (measuring for one) and the rest. They add up to the differences of `planned_s` and `time_s`."""
     bytes: dict[str, Count] = {}
     """Sent since the start, by TIER.LINK."""
     loss: float | None = None

@@ -27,15 +27,16 @@ def test_a_link_has_its_rate_however_clocks_differ(
     for gap, size in zip(gaps, sizes, strict=False):
         free = max(free, now) + 8 * 100 / rate
         meter.see(100, now, free + offset)
-        free = max(free, now) + 8 * size / rate
-        meter.see(size, now, free + offset)
+        waited, free = max(free, now) - now, max(free, now) + 8 * size / rate
+        way = meter.see(size, now, free + offset)
+        assert way == pytest.approx(waited + 8 * (size - 100) / rate, rel=1e-3, abs=1e-6)
         now += gap
     assert meter.bps == pytest.approx(rate, rel=0.02)
 
 
 def test_nothing_is_said_before_it_is_known() -> None:
     meter = LinkMeter()
-    meter.see(10**6, 0.0, 1.0)  # nothing small to compare it with
+    assert meter.see(10**6, 0.0, 1.0) == 0  # nothing small to compare it with
     assert meter.bps is None
 
 

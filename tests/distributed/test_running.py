@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import tempfile
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 import hsfl
 from hsfl.errors import ScenarioError
 from hsfl.problem.system import System
-from hsfl.report.measured import draw_times, kind_of_time
+from hsfl.report.measured import PARTS, draw_times, kind_of_time
 from hsfl.report.runs import write_report
 from tests.distributed.killing import Killer, Moving, same_files
 from tests.runs.conftest import TINY, rounds_of, write_tiny
@@ -52,12 +53,24 @@ def test_a_planned_run_is_that_of_the_reference(tmp_path: Path) -> None:
         "simulated time",
         "time",
     ]
-    seconds, planned = draw_times(ours).axes[0].lines
+    assert_parts_add_up(ours)
+    seconds, planned, drawn = draw_times(ours, [ours, theirs]).axes[0].lines
     assert seconds.get_ydata()[-1] == measured.time_s
     assert planned.get_ydata()[-1] == measured.planned_s
+    assert drawn.get_ydata()[-1] == simulated.time_s
     names = {path.name for path in write_report([ours], tmp_path / "report")}
     assert "times.png" in names
     assert "Times are measured" in (tmp_path / "report" / "report.html").read_text()
+
+
+def assert_parts_add_up(run: hsfl.Run) -> None:
+    """To what passed between rounds, planned and measured; rounds are measured, and every part is seen somewhere."""
+    for before, line in pairwise(run.metrics):
+        assert sum(part.planned for part in line.parts.values()) == pytest.approx(line.planned_s - before.planned_s)
+        assert sum(part.measured for part in line.parts.values()) == pytest.approx(line.time_s - before.time_s)
+        assert all(line.parts[name].measured > 0 for name in ("compute", "up", "down"))
+        assert ("average" in line.parts) == bool(line.averaged)
+    assert {name for line in run.metrics for name in line.parts} == set(PARTS)
 
 
 def test_a_dozen_kills_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,6 +154,7 @@ def report(
     debug: DebugOption = False,
 ) -> None:
     """Draw runs, several over each other, and write one page that shows it all."""
+    from hsfl.report.measured import parts_tables
     from hsfl.report.page import headline
     from hsfl.report.runs import runs_table, write_report
     from hsfl.runs.reading import Run
@@ -161,7 +162,12 @@ def report(
     loaded = [Run.load(folder) for folder in runs]
     target = out or (runs[0] if len(runs) == 1 else Path("report"))
     written = write_report(loaded, target)
-    show(runs_table(loaded), headline(loaded), f"\nWrote {written[-1]} and {len(written) - 1} pictures beside it")
+    show(
+        runs_table(loaded),
+        *parts_tables(loaded),
+        headline(loaded),
+        f"\nWrote {written[-1]} and {len(written) - 1} pictures beside it",
+    )
 
 
 @app.command()

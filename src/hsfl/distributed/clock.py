@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hsfl.distributed.machines import Machines
@@ -19,8 +19,11 @@ class MeasuredClock:
     def __init__(self, problem: Problem, machines: Machines, *, as_measured: bool) -> None:
         """`as_measured`: plans are made for the machines as they were measured, not as the scenario has them."""
         self._planned, self._machines, self.as_measured = SimulatedClock(problem), machines, as_measured
-        self._seen, self.time_s = machines.seconds, 0.0
+        self._seen, self.time_s = dict(machines.spent_s), 0.0
         self._measured = Measured()
+        self._planned_parts: dict[str, float] = {}
+        self._measured_parts: dict[str, float] = {}
+        """Since they were last asked for."""
 
     @property
     def planned_s(self) -> float | None:
@@ -54,19 +57,45 @@ class MeasuredClock:
         self._planned.see(system, codes)
 
     def split(self, cuts: Sequence[int], rounds: int = 1) -> None:
-        machines, problem = self._machines, self._planned.problem
-        self._measured.see(machines.compute_s, machines.bps, work_of(problem, machines.places, cuts))
-        self._planned.split(cuts, rounds)
-        self._tick()
+        """After a round; else it is what measuring for a plan is charged."""
+        machines, planned = self._machines, self._planned
+        self._measured.see(machines.compute_s, machines.bps, work_of(planned.problem, machines.places, cuts))
+        before = planned.time_s
+        planned.split(cuts, rounds)
+        if machines.spent_s["round"] > self._seen["round"]:
+            self._tick(planned.slowest_parts(cuts))
+        else:
+            self._tick({"plan": planned.time_s - before})
 
     def average(self, cuts: Sequence[int], tier: int) -> None:
+        before = self._planned.time_s
         self._planned.average(cuts, tier)
-        self._tick()
+        self._tick({"average": self._planned.time_s - before})
 
     def move(self, old: Sequence[int], new: Sequence[int]) -> None:
+        before = self._planned.time_s
         self._planned.move(old, new)
-        self._tick()
+        self._tick({"move": self._planned.time_s - before})
 
-    def _tick(self) -> None:
-        now = self._machines.seconds
-        self.time_s, self._seen = self.time_s + now - self._seen, now
+    def parts(self) -> dict[str, tuple[float, float]]:
+        """Their sums are what passed, planned and measured, since they were last asked for."""
+        planned, measured = self._planned_parts, self._measured_parts
+        self._planned_parts, self._measured_parts = {}, {}
+        names = dict.fromkeys((*planned, *measured))
+        return {name: (planned.get(name, 0.0), measured.get(name, 0.0)) for name in names}
+
+    def _tick(self, planned: Mapping[str, float]) -> None:
+        """Count what the machines have spent since, whichever command it was for, and what was planned."""
+        spent = self._machines.spent_s
+        took = {kind: spent[kind] - self._seen[kind] for kind in spent}
+        self._seen = dict(spent)
+        self.time_s += sum(took.values())
+        measured = {"average": took["average"], "move": took["move"], "plan": took["probe"]}
+        if took["round"]:
+            measured |= self._machines.slowest_chain()
+            rest = took["round"] + took["save"] - sum(measured[name] for name in ("compute", "up", "down"))
+            measured["rest"] = rest  # the command and its end on their way, what is saved, what was lost
+        for parts, more in ((self._planned_parts, planned), (self._measured_parts, measured)):
+            for name, seconds in more.items():
+                if seconds:
+                    parts[name] = parts.get(name, 0.0) + seconds

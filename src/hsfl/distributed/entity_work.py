@@ -89,7 +89,7 @@ class EntityWork(Work):
         if self.tier == 0:
             for client in self.entity.clients:
                 inputs, targets = self.parts._data().batch(self.parts.drawn()[client : client + 1])
-                sent += self._forward(client, self.parts._inputs(inputs)[0], pack(targets[0]))
+                sent += self._forward(client, self.parts._inputs(inputs)[0], pack(targets[0]), wire.Chain())
         return sent
 
     def _take_activations(self, source: str, given: wire.Activations, tensors: Sequence[Packed]) -> list[Send]:
@@ -98,21 +98,24 @@ class EntityWork(Work):
         check_count(tensors, 2)
         like = self.crossing.activations(self.parts.cuts[self.tier - 1])
         values = unpacked(tensors[0], like, self.parts.links[self.tier - 1].up)
-        return self._forward(given.client, values, tensors[1])
+        given.chain.up_s += self._way_s
+        return self._forward(given.client, values, tensors[1], given.chain)
 
-    def _forward(self, client: int, received: torch.Tensor, targets: Packed) -> list[Send]:
+    def _forward(self, client: int, received: torch.Tensor, targets: Packed, chain: wire.Chain) -> list[Send]:
         """Compute with what was given for a client."""
         parts = self.parts
         with self._computing():
             sent = self.entity.forward(client, received.to(parts.device), parts.round)
         if self.places.parent(self.name) != COORDINATOR:
-            message = self._message(activations=wire.Activations(client=client))
-            return [Send(self.parent, message, [pack(sent, parts.links[self.tier].up), targets])]
+            message = self._message(activations=wire.Activations(client=client, chain=chain))
+            packed = pack(sent, parts.links[self.tier].up)
+            self._leaves(message.activations.chain)
+            return [Send(self.parent, message, [packed, targets])]
         expected = unpacked(targets, self.crossing.targets).to(parts.device)
         with self._computing():
             loss, gradient = self.entity.loss(client, expected, parts.loss)
         self._done.losses[client] = float(loss)
-        return self._backward(client, gradient)
+        return self._backward(client, gradient, chain)
 
     def _take_gradients(self, source: str, given: wire.Gradients, tensors: Sequence[Packed]) -> list[Send]:
         if given.client not in self._clients or source != self.parent:
@@ -120,16 +123,18 @@ class EntityWork(Work):
         check_count(tensors, 1)
         like = self.crossing.activations(self.parts.cuts[self.tier])
         gradient = unpacked(tensors[0], like, self.parts.links[self.tier].down)
-        return self._backward(given.client, gradient.to(self.parts.device))
+        given.chain.down_s += self._way_s
+        return self._backward(given.client, gradient.to(self.parts.device), given.chain)
 
-    def _backward(self, client: int, gradient: torch.Tensor) -> list[Send]:
+    def _backward(self, client: int, gradient: torch.Tensor, chain: wire.Chain) -> list[Send]:
         with self._computing():
             passed = self.entity.backward(client, gradient)
         self._clients.remove(client)
         sent = []
         if passed is not None:
-            message = self._message(gradients=wire.Gradients(client=client))
+            message = self._message(gradients=wire.Gradients(client=client, chain=chain))
             packed = pack(passed, self.parts.links[self.tier - 1].down)
+            self._leaves(message.gradients.chain)
             sent.append(Send(self.places.host(self.tier - 1, client), message, [packed]))
         if not self._clients:
             with self._computing():
@@ -137,7 +142,14 @@ class EntityWork(Work):
             self.parts.round += 1
             self._done.compute_s[self.name] = self._compute_s
             self._finish()
+        if passed is None:  # the end of the chain
+            self._leaves(chain)
+            self._done.chains[client].CopyFrom(chain)
         return sent
+
+    def _leaves(self, chain: wire.Chain) -> None:
+        """What came is dealt with: from then to now it was here, waiting for its turn or computed with."""
+        chain.compute_s += time.monotonic() - self._at_s
 
     @contextmanager
     def _computing(self) -> Iterator[None]:

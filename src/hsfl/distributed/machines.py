@@ -30,8 +30,10 @@ class Machines(EntityBackend):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.seconds = 0.0
-        """Wall time that rounds, averages, moves and measurements took so far."""
+        self.spent_s = dict.fromkeys(("round", "save", "average", "move", "probe"), 0.0)
+        """Wall time that commands took so far, by kind."""
+        self.chains: dict[int, wire.Chain] = {}
+        """Where the last round spent its time, by client."""
         self.compute_s: dict[str, float] = {}
         """How long every entity computed in the last round."""
         self.bps: dict[str, float] = {}
@@ -63,16 +65,22 @@ class Machines(EntityBackend):
 
     def train_round(self, clients: Sequence[int] | None = None) -> torch.Tensor:
         checked_clients(clients, self.num_clients)
-        with self._timed():
-            if self.round >= self._saved + SAVE_EVERY:
+        if self.round >= self._saved + SAVE_EVERY:
+            with self._timed("save"):
                 self.coordinator.save(self._mark())
-                self._saved = self.round
+            self._saved = self.round
+        with self._timed("round"):
             done, _ = self._change(round=wire.Round(round=self.round))
-        if set(done.losses) != set(range(self.num_clients)):
+        if not set(done.losses) == set(done.chains) == set(range(self.num_clients)):
             raise HsflError("a round came back without the losses of all clients; the machines have other scenarios")
-        self.compute_s, self.bps = dict(done.compute_s), dict(done.bps)
+        self.compute_s, self.bps, self.chains = dict(done.compute_s), dict(done.bps), dict(done.chains)
         self.round += 1
         return torch.tensor([done.losses[n] for n in range(self.num_clients)], dtype=torch.float32)
+
+    def slowest_chain(self) -> dict[str, float]:
+        """Where the last round spent its time, of the client whose round took longest."""
+        parts = [{"compute": one.compute_s, "up": one.up_s, "down": one.down_s} for one in self.chains.values()]
+        return max(parts, key=lambda part: sum(part.values()))
 
     def _round(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         raise HsflError("machines train on data of their own; call train_round")
@@ -80,7 +88,7 @@ class Machines(EntityBackend):
     def average(self, tier: int) -> None:
         drift = self._drifts.pop(tier, None)
         self._drift = 0.0
-        with self._timed():
+        with self._timed("average"):
             super().average(tier)
         if drift is not None:
             drift.fill_(self._drift)
@@ -97,11 +105,11 @@ class Machines(EntityBackend):
         return self._drifts.setdefault(tier, torch.full((), float("nan"), dtype=torch.float64))
 
     def _move(self, before: Sequence[int]) -> None:
-        with self._timed():
+        with self._timed("move"):
             self._change(move=wire.Move(cuts=self.cuts))
 
     def probe(self, batches: int, step: float | None = None, *, coding: bool = False) -> Measurement:
-        with self._timed():
+        with self._timed("probe"):
             return super().probe(batches, step, coding=coding)
 
     def recode(self, codes: Sequence[LinkCodes]) -> bool:
@@ -164,12 +172,12 @@ class Machines(EntityBackend):
         self.coordinator.start(self._mark(), states)
 
     @contextmanager
-    def _timed(self) -> Iterator[None]:
+    def _timed(self, kind: str) -> Iterator[None]:
         start = time.perf_counter()
         try:
             yield
         finally:
-            self.seconds += time.perf_counter() - start
+            self.spent_s[kind] += time.perf_counter() - start
 
 
 def _under(kept: Mapping[str, list[torch.Tensor]], prefix: str) -> State:

@@ -33,8 +33,8 @@ class LinkMeter:
         self._rates: deque[float] = deque(maxlen=_WINDOW)
         self._last = float("-inf")
 
-    def see(self, size: int, sent_s: float, arrived_s: float) -> None:
-        """A message of so many bytes: the sender's clock, and the own."""
+    def see(self, size: int, sent_s: float, arrived_s: float) -> float:
+        """A message of so many bytes: the sender's clock, and the own. How long it was on its way, as far as known."""
         before, self._last = self._last, arrived_s
         if size <= _SMALL:
             self._least.append(arrived_s - sent_s)
@@ -43,6 +43,7 @@ class LinkMeter:
             took = arrived_s - max(before, sent_s + min(self._least))
             if took > 0:
                 self._rates.append(8 * size / took)
+        return arrived_s - sent_s - min(self._least) if self._least else 0.0
 
     @property
     def bps(self) -> float | None:

@@ -55,8 +55,10 @@ class Inbox:
 
     def hear(self, stream: Stream, arrived: Arrived) -> None:
         """A message has come."""
-        self._meters.setdefault(stream.peer, LinkMeter()).see(arrived.size, arrived.sent_s, arrived.at_s)
-        self.put(stream, Heard(stream.peer, arrived.message, arrived.tensors))
+        message, meter = arrived.message, self._meters.setdefault(stream.peer, LinkMeter())
+        message.arrived_s = arrived.at_s
+        message.way_s = meter.see(arrived.size, arrived.sent_s, arrived.at_s)
+        self.put(stream, Heard(stream.peer, message, arrived.tensors))
 
     def bps(self) -> dict[str, float]:
         """How fast each peer is heard, where that is known."""

@@ -21,11 +21,13 @@ class Tensor(_message.Message):
     def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[int]] = ..., code: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("epoch", "number", "sent_s", "tensors", "hello", "welcome", "refused", "complete", "lost", "prepare", "ready", "restore", "restored", "stop", "round", "average", "move", "save", "collect", "install", "done", "failed", "activations", "gradients", "contribution", "mean", "moved_layer", "held", "wanted")
+    __slots__ = ("epoch", "number", "sent_s", "tensors", "arrived_s", "way_s", "hello", "welcome", "refused", "complete", "lost", "prepare", "ready", "restore", "restored", "stop", "round", "average", "move", "save", "collect", "install", "done", "failed", "activations", "gradients", "contribution", "mean", "moved_layer", "held", "wanted")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     SENT_S_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
+    ARRIVED_S_FIELD_NUMBER: _ClassVar[int]
+    WAY_S_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +57,8 @@ class Message(_message.Message):
     number: int
     sent_s: float
     tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
+    arrived_s: float
+    way_s: float
     hello: Hello
     welcome: Welcome
     refused: Refused
@@ -80,7 +84,7 @@ class Message(_message.Message):
     moved_layer: MovedLayer
     held: Held
     wanted: Wanted
-    def __init__(self, epoch: _Optional[int] = ..., number: _Optional[int] = ..., sent_s: _Optional[float] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., complete: _Optional[_Union[Complete, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., restored: _Optional[_Union[Restored, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., average: _Optional[_Union[Average, _Mapping]] = ..., move: _Optional[_Union[Move, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ..., collect: _Optional[_Union[Collect, _Mapping]] = ..., install: _Optional[_Union[Install, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., activations: _Optional[_Union[Activations, _Mapping]] = ..., gradients: _Optional[_Union[Gradients, _Mapping]] = ..., contribution: _Optional[_Union[Contribution, _Mapping]] = ..., mean: _Optional[_Union[Mean, _Mapping]] = ..., moved_layer: _Optional[_Union[MovedLayer, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, _Mapping]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., number: _Optional[int] = ..., sent_s: _Optional[float] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., arrived_s: _Optional[float] = ..., way_s: _Optional[float] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., complete: _Optional[_Union[Complete, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., restored: _Optional[_Union[Restored, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., average: _Optional[_Union[Average, _Mapping]] = ..., move: _Optional[_Union[Move, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ..., collect: _Optional[_Union[Collect, _Mapping]] = ..., install: _Optional[_Union[Install, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., activations: _Optional[_Union[Activations, _Mapping]] = ..., gradients: _Optional[_Union[Gradients, _Mapping]] = ..., contribution: _Optional[_Union[Contribution, _Mapping]] = ..., mean: _Optional[_Union[Mean, _Mapping]] = ..., moved_layer: _Optional[_Union[MovedLayer, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("name", "scenario", "token")
@@ -185,7 +189,7 @@ class Install(_message.Message):
     def __init__(self) -> None: ...
 
 class Done(_message.Message):
-    __slots__ = ("losses", "drift", "compute_s", "bps")
+    __slots__ = ("losses", "drift", "compute_s", "bps", "chains")
     class LossesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -207,15 +211,24 @@ class Done(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class ChainsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: Chain
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[Chain, _Mapping]] = ...) -> None: ...
     LOSSES_FIELD_NUMBER: _ClassVar[int]
     DRIFT_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_S_FIELD_NUMBER: _ClassVar[int]
     BPS_FIELD_NUMBER: _ClassVar[int]
+    CHAINS_FIELD_NUMBER: _ClassVar[int]
     losses: _containers.ScalarMap[int, float]
     drift: float
     compute_s: _containers.ScalarMap[str, float]
     bps: _containers.ScalarMap[str, float]
-    def __init__(self, losses: _Optional[_Mapping[int, float]] = ..., drift: _Optional[float] = ..., compute_s: _Optional[_Mapping[str, float]] = ..., bps: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    chains: _containers.MessageMap[int, Chain]
+    def __init__(self, losses: _Optional[_Mapping[int, float]] = ..., drift: _Optional[float] = ..., compute_s: _Optional[_Mapping[str, float]] = ..., bps: _Optional[_Mapping[str, float]] = ..., chains: _Optional[_Mapping[int, Chain]] = ...) -> None: ...
 
 class Failed(_message.Message):
     __slots__ = ("name", "error", "text")
@@ -227,17 +240,31 @@ class Failed(_message.Message):
     text: str
     def __init__(self, name: _Optional[str] = ..., error: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
+class Chain(_message.Message):
+    __slots__ = ("compute_s", "up_s", "down_s")
+    COMPUTE_S_FIELD_NUMBER: _ClassVar[int]
+    UP_S_FIELD_NUMBER: _ClassVar[int]
+    DOWN_S_FIELD_NUMBER: _ClassVar[int]
+    compute_s: float
+    up_s: float
+    down_s: float
+    def __init__(self, compute_s: _Optional[float] = ..., up_s: _Optional[float] = ..., down_s: _Optional[float] = ...) -> None: ...
+
 class Activations(_message.Message):
-    __slots__ = ("client",)
+    __slots__ = ("client", "chain")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
     client: int
-    def __init__(self, client: _Optional[int] = ...) -> None: ...
+    chain: Chain
+    def __init__(self, client: _Optional[int] = ..., chain: _Optional[_Union[Chain, _Mapping]] = ...) -> None: ...
 
 class Gradients(_message.Message):
-    __slots__ = ("client",)
+    __slots__ = ("client", "chain")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
+    CHAIN_FIELD_NUMBER: _ClassVar[int]
     client: int
-    def __init__(self, client: _Optional[int] = ...) -> None: ...
+    chain: Chain
+    def __init__(self, client: _Optional[int] = ..., chain: _Optional[_Union[Chain, _Mapping]] = ...) -> None: ...
 
 class Contribution(_message.Message):
     __slots__ = ("tier", "layers")

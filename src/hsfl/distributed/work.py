@@ -5,6 +5,7 @@ A command goes down the tree. Each machine does its part and says Done once all 
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -41,6 +42,8 @@ class Work(ABC):
         self._done = wire.Done()
         self._early: list[tuple[str, wire.Message, Sequence[Packed]]] = []
         """What came by another stream before the command that it belongs to."""
+        self._at_s = self._way_s = 0.0
+        """When the message came that is being taken, and how long it was on its way."""
 
     def drop(self) -> None:
         """Forget the command under way."""
@@ -74,6 +77,7 @@ class Work(ABC):
     def take(self, source: str, message: wire.Message, tensors: Sequence[Packed] = ()) -> list[Send]:
         """What to send in answer to a message of a command; WireError if that peer may not send it."""
         kind = message.WhichOneof("body")
+        self._at_s, self._way_s = message.arrived_s or time.monotonic(), message.way_s
         if kind in COMMANDS and source == self.parent:
             return self._command(kind, message)
         if kind == "failed" and source in self.children:

@@ -24,7 +24,7 @@ from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.strategy import Strategy
 from hsfl.problem.system import System
-from hsfl.records import AlgorithmRecord, DriftRecord, PlanRecord, RoundRecord
+from hsfl.records import AlgorithmRecord, DriftRecord, PartRecord, PlanRecord, RoundRecord
 from hsfl.theory.convergence import predicted_drift
 
 #: The fewest rounds before the second plan that is made by the loss: before training begins, little is known.
@@ -69,6 +69,7 @@ class _Pending:
     losses: torch.Tensor
     averages: list[tuple[Average, torch.Tensor]]
     """With the drift just before each."""
+    parts: dict[str, PartRecord]
 
 
 class Algorithm:
@@ -131,7 +132,8 @@ class Algorithm:
             backend.average(average.tier)
             self.clock.average(plan.cuts, average.tier)
         clock = self.clock
-        return _Pending(schedule.round, clock.time_s, clock.planned_s, clock.bytes, losses, averages)
+        parts = {name: PartRecord(planned=p, measured=m) for name, (p, m) in clock.parts().items()}
+        return _Pending(schedule.round, clock.time_s, clock.planned_s, clock.bytes, losses, averages, parts)
 
     def _finished(self, pending: list[_Pending]) -> Iterator[RoundRecord]:
         """Records with their numbers fetched from the device, all at once; DivergedError at a loss that is not one."""
@@ -155,6 +157,7 @@ class Algorithm:
                 round=one.round,
                 time_s=one.time_s,
                 planned_s=one.planned_s,
+                parts=one.parts,
                 bytes=one.bytes,
                 loss=float(row.mean()),
                 losses=row.tolist(),

@@ -18,7 +18,7 @@ from hsfl.errors import HsflError
 from hsfl.problem.codes import LinkCodes
 from hsfl.problem.problem import Problem, cumulative
 from hsfl.problem.system import System
-from hsfl.theory.latency import aggregation_latency, averaged_bits, split_latency
+from hsfl.theory.latency import aggregation_latency, averaged_bits, round_parts, slowest_client, split_latency
 
 
 class Clock(Protocol):
@@ -45,6 +45,8 @@ class Clock(Protocol):
     def split(self, cuts: Sequence[int], rounds: int = 1) -> None: ...
     def average(self, cuts: Sequence[int], tier: int) -> None: ...
     def move(self, old: Sequence[int], new: Sequence[int]) -> None: ...
+    def parts(self) -> dict[str, tuple[float, float]]:
+        """Where time is measured: planned and measured seconds by part, since they were last asked for."""
 
 
 @dataclass
@@ -114,6 +116,15 @@ class SimulatedClock:
             link, rates = ("down", tier.downlink_bps) if after > before else ("up", tier.uplink_bps)
             self._pass(bits / float(np.min(rates)), "a move of layers")
             self.bits[f"{tier.name}.{link}"] += round(bits * tier.entities)
+
+    def parts(self) -> dict[str, tuple[float, float]]:
+        return {}
+
+    def slowest_parts(self, cuts: Sequence[int]) -> dict[str, float]:
+        """What T_S is made of: the parts of the slowest client's round."""
+        one = round_parts(self.problem, cuts, [slowest_client(self.problem, cuts)])
+        parts = {"compute": one.compute_s, "up": one.uplink_s, "down": one.downlink_s}
+        return {name: float(seconds.sum()) for name, seconds in parts.items()}
 
     def _at(self, cuts: Sequence[int]) -> tuple[float, list[float]]:
         """T_S and every T_{m,A}, worked out once for the cuts and machines in force."""

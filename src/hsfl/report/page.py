@@ -15,7 +15,7 @@ from hsfl.errors import HsflError, MissingExtraError
 from hsfl.problem.codes import CODES
 from hsfl.problem.units import format_bits, format_seconds
 from hsfl.records import PlanRecord, RoundRecord
-from hsfl.report.measured import kind_of_time, what_times_are
+from hsfl.report.measured import kind_of_time, parts_of_a_round, time_of, what_times_are
 from hsfl.report.words import both, counted, forecast_text, numbers, planned_codes
 from hsfl.runs.reading import Run, total_bytes
 from hsfl.scenario.toml_format import dotted
@@ -96,12 +96,14 @@ def headline(runs: Sequence[Run]) -> str:
         return f"The {len(runs)} runs reach no common test accuracy above the one they started with."
     times = [run.time_to_accuracy(target) or 0.0 for run in runs]
     (best, first), *others = sorted(zip(times, run_labels(runs), strict=True), key=lambda pair: pair[0])
+    kinds = f" {what_times_are(runs)}" if kind_of_time(runs) == "time" else ""
     ratios = [f"{time / best:.2f} times as fast as {name}" for time, name in others]
     if len(ratios) > 5:
         ratios = [f"{others[0][0] / best:.2f} to {others[-1][0] / best:.2f} times as fast as the other {len(others)}"]
     goal = f"{percent(target, 1)} test accuracy (the most that all {len(runs)} runs reach, rounded down to 0.5 points)"
     return (
         f"{first} is the first to reach {goal}, after {format_seconds(best)} of {kind_of_time(runs)}: {both(ratios)}."
+        f"{kinds}"
     )
 
 
@@ -131,9 +133,9 @@ def summary_rows(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     rows = []
     for label, run in zip(run_labels(runs), runs, strict=True):
         last, reached = run.metrics[-1], accuracies(run)
-        row = [label, run.strategy, f"{last.round:,}", format_seconds(last.time_s)]
+        row = [label, run.strategy, f"{last.round:,}", time_of(run, last.time_s, runs)]
         row += [_last_accuracy(run), percent(max(reached))] if reached else ["–", "–"]
-        row += [] if target is None else [format_seconds(run.time_to_accuracy(target) or 0.0)]
+        row += [] if target is None else [time_of(run, run.time_to_accuracy(target) or 0.0, runs)]
         row.append(format_bits(8 * total_bytes(last)))
         row += [numbers(run.plans[-1].cuts), numbers(run.plans[-1].intervals)] if run.plans else ["", ""]
         rows.append([*row, ended_by(run)])
@@ -175,6 +177,7 @@ def render(runs: Sequence[Run], pictures: Sequence[Picture]) -> str:
             {
                 "label": label,
                 "pictures": [picture for picture in pictures if picture.run is run],
+                "parts": None if (parts := parts_of_a_round(run)) is None else _Cells(*parts),
                 "plans_title": f"Plans ({len(run.plans):,})",
                 "plans": _plans(run.plans),
                 "constants": _constants(run),
@@ -204,7 +207,8 @@ def what_you_see(runs: Sequence[Run]) -> str:
     unfinished = [label for label, run in zip(run_labels(runs), runs, strict=True) if not run.finished]
     if unfinished:
         sentences.append(f"Not ended, so shown up to now: {', '.join(unfinished)}.")
-    sentences.append(what_times_are(runs))
+    if what_times_are(runs) not in sentences[1]:
+        sentences.append(what_times_are(runs))
     return " ".join(sentences)
 
 

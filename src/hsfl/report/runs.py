@@ -77,8 +77,8 @@ def draw_all(runs: Sequence[Run]) -> list[Picture]:
             what = "Layers held by each tier (top) and rounds between averages (bottom), as the plan changed."
             pictures.append(Picture(f"plans{suffix}.png", what, _png(draw_plans(run)), run))
         if is_measured(run):
-            what = "Seconds as machines took them, and as the scenario's machines would."
-            pictures.append(Picture(f"times{suffix}.png", what, _png(draw_times(run)), run))
+            what = "Seconds as machines took them, as the scenario's machines would, and of simulated runs."
+            pictures.append(Picture(f"times{suffix}.png", what, _png(draw_times(run, runs)), run))
         if has_labels(run) and not together:
             pictures.append(Picture(f"labels{suffix}.png", caption, _png(draw_labels(run)), run))
         if has_drift(run):

@@ -146,7 +146,8 @@ class _Session:
 
         The records of the plan and of the first round, which is not trained yet.
         """
-        self.waiting = RoundRecord(round=0, time_s=0.0, bytes=self.algorithm.clock.bytes)
+        clock = self.algorithm.clock
+        self.waiting = RoundRecord(round=0, time_s=0.0, planned_s=clock.planned_s, bytes=clock.bytes)
         self._evaluate()
         records = self.algorithm.advance(1)
         return chain([next(records)], records)
