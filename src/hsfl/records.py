@@ -71,8 +71,11 @@ class RoundRecord(Record):
     """Sent since the start, by TIER.LINK."""
     loss: float | None = None
     """The mean over the clients."""
-    losses: list[float] | None = None
-    """The loss of every client. In metrics.jsonl, evaluated rounds have the means since the evaluation before."""
+    losses: list[float | None] | None = None
+    """The loss of every client that took part. In metrics.jsonl, evaluated rounds have the means since the evaluation
+    before."""
+    late: list[str] = []
+    """The devices that were left out of the round: on machines, those that were not there in time."""
     averaged: list[str] = []
     """The tiers that were averaged after the round."""
     drift: dict[str, DriftRecord] = {}
@@ -141,6 +144,8 @@ class Summary(Record):
     bytes: dict[str, Count] = {}
     strategy: str | None = None
     seed: int | None = None
+    late: dict[str, Count] = {}
+    """How many rounds devices were left out of, where any were."""
 
 
 class Labels(Record):
@@ -259,6 +264,8 @@ class SessionRecord(Record):
     losses: list[float]
     """Per client, summed over `summed` rounds since the last evaluation."""
     summed: Count
+    missed: list[Count] = []
+    """Per client, those of these rounds that it was left out of; none where empty."""
     wall_s: float
     files: dict[str, Position]
     """How much was in the .jsonl files."""

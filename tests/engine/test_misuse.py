@@ -260,8 +260,11 @@ def test_commands_that_cannot_be(kind: str) -> None:
             backend.average(tier)
     with pytest.raises(HsflError, match="evaluate takes one pair"):
         backend.evaluate(*a_batch(4))
-    with pytest.raises(HsflError, match=r"clients \[0, 2\]: all 3 of them have to take part"):
-        backend.train_round([0, 2])
+    for clients in ([], [2, 0], [1, 1], [0, 3]):
+        with pytest.raises(
+            HsflError, match=r"clients \[.*\]: name at least one of those from 0 to 2, in order, each once"
+        ):
+            backend.train_round(clients)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ class Machines(EntityBackend):
         return self.coordinator.change(**body)
 
     def train_round(self, clients: Sequence[int] | None = None) -> torch.Tensor:
-        checked_clients(clients, self.num_clients)
+        checked_clients(clients, self.num_clients, together=False)
         if self.round >= self._saved + SAVE_EVERY:
             with self._timed("save"):
                 self.coordinator.save(self._mark())
@@ -82,7 +82,7 @@ class Machines(EntityBackend):
         parts = [{"compute": one.compute_s, "up": one.up_s, "down": one.down_s} for one in self.chains.values()]
         return max(parts, key=lambda part: sum(part.values()))
 
-    def _round(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def _round(self, inputs: torch.Tensor, targets: torch.Tensor, clients: tuple[int, ...]) -> torch.Tensor:
         raise HsflError("machines train on data of their own; call train_round")
 
     def average(self, tier: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from hsfl.errors import HsflError, ScenarioError, nearest
-from hsfl.problem.topology import Topology
+from hsfl.problem.topology import Topology, machine_name
 
 COORDINATOR, FED = "coordinator", "fed"
 
@@ -24,7 +24,7 @@ class Places:
         if odd := next((stem for stem in stems if stems.count(stem) > 1), None):
             raise ScenarioError(f"tiers: two would have machines called {odd}-1; give them names that differ more")
         self._names = [
-            [f"{stem}-{number + 1}" for number in range(count)]
+            [machine_name(stem, number) for number in range(count)]
             for stem, count in zip(stems, topology.entities, strict=True)
         ]
 

@@ -24,6 +24,7 @@ from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.strategy import Strategy
 from hsfl.problem.system import System
+from hsfl.problem.topology import machine_name
 from hsfl.records import AlgorithmRecord, DriftRecord, PartRecord, PlanRecord, RoundRecord
 from hsfl.theory.convergence import predicted_drift
 
@@ -70,6 +71,8 @@ class _Pending:
     averages: list[tuple[Average, torch.Tensor]]
     """With the drift just before each."""
     parts: dict[str, PartRecord]
+    late: tuple[int, ...]
+    """The clients that were left out."""
 
 
 class Algorithm:
@@ -123,7 +126,7 @@ class Algorithm:
     def _round(self) -> _Pending:
         schedule, backend = self.schedule, self.backend
         losses = backend.train_round(schedule.participants())
-        due, plan = schedule.finish_round(), schedule.plan
+        late, due, plan = backend.left_out, schedule.finish_round(), schedule.plan
         assert plan is not None
         self.clock.split(plan.cuts)
         averages = []
@@ -133,7 +136,7 @@ class Algorithm:
             self.clock.average(plan.cuts, average.tier)
         clock = self.clock
         parts = {name: PartRecord(planned=p, measured=m) for name, (p, m) in clock.parts().items()}
-        return _Pending(schedule.round, clock.time_s, clock.planned_s, clock.bytes, losses, averages, parts)
+        return _Pending(schedule.round, clock.time_s, clock.planned_s, clock.bytes, losses, averages, parts, late)
 
     def _finished(self, pending: list[_Pending]) -> Iterator[RoundRecord]:
         """Records with their numbers fetched from the device, all at once; DivergedError at a loss that is not one."""
@@ -142,12 +145,15 @@ class Algorithm:
         losses = torch.stack([one.losses for one in pending]).double().cpu()
         seen = [torch.as_tensor(drift) for one in pending for _, drift in one.averages]
         drifts = iter(torch.stack(seen).double().tolist() if seen else [])
-        for one, row in zip(pending, losses, strict=True):
+        hosts = self.task.problem.system.topology.hosts[0]
+        for one, every in zip(pending, losses, strict=True):
+            present = [n for n in range(len(every)) if n not in one.late]
+            row = every[present]
             if not bool(row.isfinite().all()):
                 self.backend.check_sent()
-                client = int((~row.isfinite()).nonzero()[0])
+                client = present[int((~row.isfinite()).nonzero()[0])]
                 raise DivergedError(
-                    f"round {one.round}: the loss of client {client + 1} is {float(row[client])}; lower "
+                    f"round {one.round}: the loss of client {client + 1} is {float(every[client])}; lower "
                     "training.learning_rate, or check the data of that client"
                 )
             assert self.schedule.plan is not None
@@ -160,7 +166,8 @@ class Algorithm:
                 parts=one.parts,
                 bytes=one.bytes,
                 loss=float(row.mean()),
-                losses=row.tolist(),
+                losses=[None if n in one.late else loss for n, loss in enumerate(every.tolist())],
+                late=[machine_name(names[0], int(hosts[n])) for n in one.late],
                 averaged=[names[average.tier] for average, _ in one.averages],
                 drift={names[average.tier]: self._drift(average, next(drifts)) for average, _ in one.averages},
             )

@@ -79,6 +79,7 @@ class Backend(ABC):
         self.coded = coded(self.links, self.topology)
         """For every tier whether its averages are coded, now or by another plan."""
         self.data, self.loss, self.seed, self.round = data, loss, int(seed), 0
+        self.left_out: tuple[int, ...] = ()  # of the last round
         self.device, self.dtype, self.precision = torch.device(device), checked_dtype(dtype), precision
         self.capture = capture
         self._layers = [
@@ -107,11 +108,11 @@ class Backend(ABC):
     def train_round(self, clients: Sequence[int] | None = None) -> torch.Tensor:
         """One round on the data the backend was made with: the losses (N,) before the update.
 
-        `clients` are those who take part: all of them. On CUDA the losses may still be on their way.
-        """
-        checked_clients(clients, self.num_clients)
-        losses = self._round_from(self.drawn())
-        self.round += 1
+        `clients` are those who take part (default: all); the others' losses are NaN. An entity steps with the mean over
+        those it hosts; one without any stays as it is. On CUDA the losses may still be on their way."""
+        present = checked_clients(clients, self.num_clients, together=self.together)
+        losses = self._round_from(self.drawn(), present)
+        self.left_out, self.round = tuple(sorted(set(range(self.num_clients)) - set(present))), self.round + 1
         return losses
 
     def drawn(self) -> torch.Tensor:
@@ -122,17 +123,16 @@ class Backend(ABC):
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """One round on a mini-batch per client, (N, b, ...) and (N, b, ...): the losses (N,) before the update."""
         checked_batch(inputs, targets, self.num_clients)
-        losses = self._round(inputs, targets)
+        losses = self._round(inputs, targets, tuple(range(self.num_clients)))
         self.round += 1
         return losses
 
-    def _round_from(self, draw: torch.Tensor) -> torch.Tensor:
-        """A round on what was drawn."""
-        return self._round(*self._data().batch(draw))
+    def _round_from(self, draw: torch.Tensor, clients: tuple[int, ...]) -> torch.Tensor:
+        return self._round(*self._data().batch(draw), clients)
 
     @abstractmethod
-    def _round(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """A round on mini-batches, without counting it."""
+    def _round(self, inputs: torch.Tensor, targets: torch.Tensor, clients: tuple[int, ...]) -> torch.Tensor:
+        """A round of these clients on mini-batches of all, without counting it."""
 
     def average(self, tier: int) -> None:
         """Average a tier over its entities, weighted by their clients, as the averaging rule says."""

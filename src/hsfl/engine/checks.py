@@ -58,10 +58,19 @@ def checked_cuts(cuts: Sequence[int], tiers: int, layers: int) -> tuple[int, ...
     return cuts
 
 
-def checked_clients(clients: Sequence[int] | None, count: int) -> None:
-    """HsflError unless all clients take part."""
-    if clients is not None and list(clients) != list(range(count)):
-        raise HsflError(f"clients {clients}: all {count} of them have to take part, in order")
+def checked_clients(clients: Sequence[int] | None, count: int, *, together: bool) -> tuple[int, ...]:
+    """Those who take part, by default all; HsflError unless they are some of the clients, in order.
+
+    A backend that works on clients `together` takes nothing but all of them.
+    """
+    given = tuple(range(count) if clients is None else clients)
+    if not given or list(given) != sorted(set(given)) or not set(given) <= set(range(count)):
+        raise HsflError(f"clients {list(given)}: name at least one of those from 0 to {count - 1}, in order, each once")
+    if together and len(given) < count:
+        raise HsflError(
+            f"clients {list(given)}: this backend trains all {count} together; reference trains some of them"
+        )
+    return given
 
 
 def checked_batch(inputs: torch.Tensor, targets: torch.Tensor, clients: int) -> None:

@@ -190,9 +190,24 @@ class Entity:
         self._gradients[client] = filled
         return passed
 
+    def forget(self, client: int) -> None:
+        """A client that was computed for takes no part in the round after all."""
+        self._passes.pop(client, None)
+        self._buffers.pop(client, None)
+
+    def pass_by(self) -> None:
+        """A round without it: nothing but the time of its optimisers goes on."""
+        for layer in self.layers:
+            layer.slots()  # torch would make them at the first step, and count from there
+            layer.resume(layer.steps + 1)
+
     def step(self) -> None:
-        """After all clients: one step with the mean gradient; float buffers become their mean over the clients."""
-        per_client = [self._gradients[n] for n in self.clients]
+        """After all clients that take part, if any: one step with the mean gradient; so become float buffers."""
+        present = [n for n in self.clients if n in self._gradients]
+        if not present:
+            self.pass_by()
+            return
+        per_client = [self._gradients[n] for n in present]
         mean = [torch.stack(same).mean(0) for same in zip(*per_client, strict=True)]
         if mean and self.averaging is not None and self.averaging.corrects:
             mean = self.averaging.corrected(mean, _joined(layer.held(trained=True) for layer in self.layers))
@@ -204,7 +219,7 @@ class Entity:
                 layer.optimizer.zero_grad()
             layer.steps += 1
         with torch.no_grad():
-            after = zip(*(self._buffers[n] for n in self.clients), strict=True)
+            after = zip(*(self._buffers[n] for n in present), strict=True)
             for buffer, same in zip(self._all_buffers(), after, strict=True):
                 buffer.copy_(torch.stack(same).mean(0) if buffer.is_floating_point() else same[0])
         self._gradients, self._buffers = {}, {}

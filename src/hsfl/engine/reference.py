@@ -26,30 +26,31 @@ class ReferenceBackend(EntityBackend):
         self.unsent = self.server_unsent(self.cuts)
         """What the fed server has left unsent of layers whose averages are coded."""
 
-    def _round(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def _round(self, inputs: torch.Tensor, targets: torch.Tensor, clients: tuple[int, ...]) -> torch.Tensor:
+        present = [[[n for n in entity.clients if n in clients] for entity in tier] for tier in self.entities]
         sent = dict(enumerate(self._inputs(inputs)))
         targets = targets.to(self.device)
         with arithmetic(self.device, self.precision):
             for m, tier in enumerate(self.entities):
-                for entity in tier:
-                    for n in entity.clients:
+                for entity, own in zip(tier, present[m], strict=True):
+                    for n in own:
                         sent[n] = entity.forward(n, sent[n], self.round)
                         if m < self.num_tiers - 1:
                             sent[n] = self.links[m].up.passed(sent[n])
-            losses: dict[int, torch.Tensor] = {}
+            losses = [torch.full((), float("nan"), dtype=self.dtype, device=self.device)] * self.num_clients
             gradients: dict[int, torch.Tensor] = {}
-            for entity in self.entities[-1]:
-                for n in entity.clients:
+            for entity, own in zip(self.entities[-1], present[-1], strict=True):
+                for n in own:
                     losses[n], gradients[n] = entity.loss(n, targets[n], self.loss)
             for m in range(self.num_tiers - 1, -1, -1):
-                for entity in self.entities[m]:
-                    for n in entity.clients:
+                for entity, own in zip(self.entities[m], present[m], strict=True):
+                    for n in own:
                         passed = entity.backward(n, gradients[n])
                         if passed is not None:
                             gradients[n] = self.links[m - 1].down.passed(passed)
         for entity in (e for tier in self.entities for e in tier):
             entity.step()
-        return torch.stack([losses[n] for n in range(self.num_clients)])
+        return torch.stack(losses)
 
     def _average(self, tier: int, layers: Sequence[int], rounds: int) -> None:
         """The fed server's part: every entity contributes, all adopt the mean weighted by clients."""

@@ -72,10 +72,10 @@ class StackedBackend(Backend):
         self._recorded: OrderedDict[tuple[Any, ...], CapturedRound] = OrderedDict()
         self._build()
 
-    def _round(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def _round(self, inputs: torch.Tensor, targets: torch.Tensor, clients: tuple[int, ...]) -> torch.Tensor:
         return self._run(self._work_given, inputs, targets)
 
-    def _round_from(self, draw: torch.Tensor) -> torch.Tensor:
+    def _round_from(self, draw: torch.Tensor, clients: tuple[int, ...]) -> torch.Tensor:
         return self._run(self._work_from, draw)
 
     def _work_given(self, inputs: torch.Tensor, targets: torch.Tensor, lanes: Lanes) -> torch.Tensor:

@@ -36,6 +36,11 @@ def tier_of(cuts: Sequence[int], layer: int) -> int:
     return sum(cut <= layer for cut in cuts)
 
 
+def machine_name(tier: str, number: int) -> str:
+    """What an entity is called: after its tier, and counted from 1."""
+    return f"{tier.replace(' ', '-')}-{number + 1}"
+
+
 @dataclass(frozen=True, eq=False)
 class Topology:
     """A tree of tiers from the devices up: `hosts[m][n]` is the entity of tier m that serves client n."""

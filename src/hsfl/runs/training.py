@@ -6,6 +6,7 @@ import secrets
 import shlex
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -15,7 +16,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from hsfl.engine import saving
@@ -32,6 +32,7 @@ from hsfl.runs.environment import environment
 from hsfl.runs.executor import Executor
 from hsfl.runs.forecasting import forecast
 from hsfl.runs.interrupting import InterruptedRun, stops_politely
+from hsfl.runs.mean_losses import MeanLosses
 from hsfl.runs.preparing import Prepared, prepare
 from hsfl.runs.reading import Run
 from hsfl.runs.restoring import go_on
@@ -129,8 +130,7 @@ class _Session:
         """The accuracies of the evaluations that are due every so many rounds."""
         self.past: list[float] = []
         """The mean loss of every round."""
-        self.losses, self.summed = [0.0] * self.backend.num_clients, 0
-        """Per client, summed over so many rounds since the last such evaluation."""
+        self.losses = MeanLosses(self.backend.num_clients)
         self.waiting: RoundRecord | None = None
         """The last round's record: it is written once it is known whether an evaluation belongs to it."""
         self.saved = 0
@@ -162,7 +162,8 @@ class _Session:
         if last is None:
             return False
         state, metrics = last
-        self.waiting, self.losses, self.summed = state.waiting, list(state.losses), state.summed
+        self.waiting = state.waiting
+        self.losses.restore(state)
         self.earlier_s, self.saved = state.wall_s, self.algorithm.round
         self.accuracies = [line.accuracy for line in metrics if line.accuracy is not None]
         written = metrics if self.waiting is None else [*metrics, self.waiting]
@@ -235,8 +236,7 @@ class _Session:
         self._write_waiting()
         assert record.loss is not None and record.losses is not None
         self.past.append(record.loss)
-        self.losses = [total + new for total, new in zip(self.losses, record.losses, strict=True)]
-        self.summed += 1
+        self.losses.add(record.losses)
         self.waiting = record.model_copy(update={"losses": None})
 
     def _evaluate(self) -> None:
@@ -251,9 +251,8 @@ class _Session:
         update: dict[str, Any] = {"accuracy": found["accuracy"], "test_loss": found["loss"]}
         update["forecast"] = self._forecast()
         self.accuracies.append(found["accuracy"])
-        if self.summed:
-            update["losses"] = (np.array(self.losses) / self.summed).tolist()
-            self.losses, self.summed = [0.0] * len(self.losses), 0
+        if self.losses.rounds:
+            update["losses"] = self.losses.taken()
         self.waiting = self.waiting.model_copy(update=update)
 
     def _forecast(self) -> ForecastRecord | None:
@@ -287,8 +286,9 @@ class _Session:
             origin=self.origin,
             algorithm=self.algorithm.state(),
             waiting=self.waiting,
-            losses=self.losses,
-            summed=self.summed,
+            losses=self.losses.sums,
+            summed=self.losses.rounds,
+            missed=self.losses.missed,
             wall_s=self._wall_s(),
             files=self.folder.marks(),
         )
@@ -309,7 +309,8 @@ class _Session:
                 f"{model}: cannot be written ({error.strerror or error}); {remedy(error, 'correct that')}, then resume "
                 "the run"
             ) from None
-        evaluations = Run.load(folder).evaluations()
+        run = Run.load(folder)
+        evaluations = run.evaluations()
         summary = Summary(
             ended=why,
             rounds=self.algorithm.round,
@@ -321,6 +322,7 @@ class _Session:
             bytes=clock.bytes,
             strategy=self.prepared.task.strategy.name,
             seed=self.backend.seed,
+            late=dict(Counter(name for line in run.metrics for name in line.late)),
         )
         self.folder.write("summary.json", summary)
         self._tell("on_end", summary)
