@@ -83,6 +83,8 @@ class Network:
         self.ends: list[Event] = []
         """Streams of the coordinator that are over."""
         self.happened: list[str] = []
+        self.lateness = 0.0
+        """How likely a deadline passes at any message, where a round has one."""
 
     # --- the coordinator's transport ---
 
@@ -98,9 +100,13 @@ class Network:
             if self.faults and self.chance.random() < 0.01:
                 self.faults -= 1
                 self._fault()
+            if self.chance.random() < self.lateness:
+                self._overdue()
             if self.ends:
                 return self.ends.pop(0)
             pairs = [pair for pair, queue in self.queues.items() if queue]
+            if not pairs:
+                self._overdue()
             if not pairs or self.chance.random() < 0.02:
                 self._mend()
                 continue
@@ -123,6 +129,14 @@ class Network:
             sent = self.nodes[name].handle(Gone(event.name))
         for one in sent:
             self._put(one, name)
+
+    def _overdue(self) -> None:
+        """Deadlines pass."""
+        for name, node in self.nodes.items():
+            if node.due_s is not None:
+                self.happened.append(f"{name} waits no longer")
+                for one in node.overdue():
+                    self._put(one, name)
 
     def _put(self, sent: Send, sender: str) -> None:
         """What arrives has memory of its own."""

@@ -83,6 +83,14 @@ def run(
             "--as-measured", help="Plan for the machines and links as measured, not as the scenario has them."
         ),
     ] = False,
+    deadline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Leave a client out of a round if its activations are not at the top so long after it began, instead "
+            "of waiting for everyone.",
+        ),
+    ] = None,
     averaging: AveragingOption = None,
     seed: SeedOption = None,
     code: CodeOption = None,
@@ -101,6 +109,7 @@ def run(
         "strategy.intervals": numbers(intervals, "--intervals"),
         "training.averaging": averaging,
         "training.seed": seed,
+        "execution.deadline": deadline,
     }
     overrides = overridden(given, code, set_)
     if local == (listen is not None):

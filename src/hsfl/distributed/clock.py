@@ -59,7 +59,8 @@ class MeasuredClock:
     def split(self, cuts: Sequence[int], rounds: int = 1) -> None:
         """After a round; else it is what measuring for a plan is charged."""
         machines, planned = self._machines, self._planned
-        self._measured.see(machines.compute_s, machines.bps, work_of(planned.problem, machines.places, cuts))
+        compute_s = {} if machines.left_out else machines.compute_s  # by what they have to do for all clients
+        self._measured.see(compute_s, machines.bps, work_of(planned.problem, machines.places, cuts))
         before = planned.time_s
         planned.split(cuts, rounds)
         if machines.spent_s["round"] > self._seen["round"]:

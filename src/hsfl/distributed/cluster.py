@@ -62,6 +62,7 @@ class Cluster:
         self._listener = Listener(self._address, callers, given.scenario, self._inbox, self.security, limit)
         self._opened(given.places, self._listener.port)
         self._machines = given.parts
+        given.parts.deadline_s = self.scenario.spec.execution.deadline or 0.0
         given.parts.connect(Coordinator(self, given.places, self._notify))
         return MeasuredClock(prepared.task.problem, given.parts, as_measured=self._as_measured)
 

@@ -85,10 +85,10 @@ class Coordinator:
         self._member = replace(self._member, phase=Phase.WAITING)  # a new epoch, in which all begin there
         self._see(Saved(frozenset()))
 
-    def change(self, **body: Any) -> Answer:
-        """A command that changes weights."""
+    def change(self, settled: Callable[[wire.Done], dict[str, Any]] | None = None, **body: Any) -> Answer:
+        """A command that changes weights. Where machines decide something, `settled` is the command that says it."""
         found = self.do(**body)
-        self._journal.append(body)
+        self._journal.append(body if settled is None else settled(found[0]))
         self._at = len(self._journal)
         return found
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from hsfl.distributed import wire_pb2 as wire
+from hsfl.distributed.lateness import Lateness
 from hsfl.distributed.membership import Send
 from hsfl.distributed.places import COORDINATOR, FED, Places
 from hsfl.distributed.saves import Saves
@@ -35,12 +36,34 @@ class EntityWork(Work):
         self.crossing = crossing
         self._clients: set[int] = set()
         """Whose gradients are still to come in this round."""
+        self._lateness = Lateness()
         self._average: tuple[wire.Average, Tensors] | None = None
         self._arriving: dict[int, dict[int, LayerCopy]] = {}
         """Layers that move here, by layer and the entity that held them."""
         self._came_from: list[int] = []
         """The tiers of the layers before the move."""
         self._compute_s = 0.0
+
+    def drop(self) -> None:
+        super().drop()
+        self._lateness.drop()
+
+    def take(self, source: str, message: wire.Message, tensors: Sequence[Packed] = ()) -> list[Send]:
+        if message.HasField("late") and source == self.parent:
+            return [*self._late(message), *self._ended()]
+        if not self._lateness.is_old(source, message):
+            return super().take(source, message, tensors)
+        if not message.HasField("done"):
+            return []
+        if (command := self._lateness.caught_up(source)) is None:
+            return []
+        self._awaited.add(source)
+        return [Send(source, command)]
+
+    def _receivers(self, command: wire.Message) -> tuple[str, ...]:
+        """An average is no matter of the tiers below."""
+        concerns_them = not command.HasField("average") or command.average.tier < self.tier
+        return self._lateness.begin(command, self.children if concerns_them else ())
 
     def _make(self) -> None:
         self.entity = self.parts.new_entity(self.tier, self.number)
@@ -54,13 +77,9 @@ class EntityWork(Work):
             found |= {f"last.{self.tier}.{key}": value for key, value in layer.named_last().items()}
         return found
 
-    def _concerns_children(self, kind: str, command: Any) -> bool:
-        """An average is no matter of the tiers below."""
-        return kind != "average" or command.tier < self.tier
-
     def _begin(self, kind: str, command: Any) -> list[Send]:
         if kind == "round":
-            return self._round(command.round)
+            return self._round(command)
         if kind == "average":
             return self._contribute(command) if command.tier == self.tier else self._finish()
         if kind == "move":
@@ -81,25 +100,32 @@ class EntityWork(Work):
 
     # --- rounds ---
 
-    def _round(self, round_: int) -> list[Send]:
-        if round_ != self.parts.round:
-            raise WireError(f"round {round_}, and {self.name} is at {self.parts.round}")
-        self._clients, self._compute_s = set(self.entity.clients), 0.0
-        sent = []
-        if self.tier == 0:
-            for client in self.entity.clients:
+    def _round(self, command: wire.Round) -> list[Send]:
+        if command.round != self.parts.round:
+            raise WireError(f"round {command.round}, and {self.name} is at {self.parts.round}")
+        self._clients, self._compute_s = set(self.entity.clients) - set(command.absent), 0.0
+        if command.deadline_s and self.parent == COORDINATOR:
+            self._lateness.due_s = self._at_s + command.deadline_s
+        sent: list[Send] = []
+        if not self._clients:
+            self._step()
+        elif self.tier == 0:
+            for client in sorted(self._clients, key=self.entity.clients.index):
                 inputs, targets = self.parts._data().batch(self.parts.drawn()[client : client + 1])
                 sent += self._forward(client, self.parts._inputs(inputs)[0], pack(targets[0]), wire.Chain())
         return sent
 
     def _take_activations(self, source: str, given: wire.Activations, tensors: Sequence[Packed]) -> list[Send]:
+        if given.client in self._lateness.late:
+            return []
         if given.client not in self._clients or source != self.places.host(self.tier - 1, given.client):
             raise WireError(f"activations of client {given.client + 1}")
         check_count(tensors, 2)
         like = self.crossing.activations(self.parts.cuts[self.tier - 1])
         values = unpacked(tensors[0], like, self.parts.links[self.tier - 1].up)
         given.chain.up_s += self._way_s
-        return self._forward(given.client, values, tensors[1], given.chain)
+        sent = self._forward(given.client, values, tensors[1], given.chain)
+        return [*sent, *self.overdue()] if self._lateness.overdue else sent
 
     def _forward(self, client: int, received: torch.Tensor, targets: Packed, chain: wire.Chain) -> list[Send]:
         """Compute with what was given for a client."""
@@ -137,14 +163,61 @@ class EntityWork(Work):
             self._leaves(message.gradients.chain)
             sent.append(Send(self.places.host(self.tier - 1, client), message, [packed]))
         if not self._clients:
-            with self._computing():
-                self.entity.step()
-            self.parts.round += 1
-            self._done.compute_s[self.name] = self._compute_s
-            self._finish()
+            self._step()
         if passed is None:  # the end of the chain
             self._leaves(chain)
             self._done.chains[client].CopyFrom(chain)
+        return sent
+
+    def _step(self) -> None:
+        """All clients that take part have been here, if any."""
+        with self._computing():
+            self.entity.step()
+        self.parts.round += 1
+        self._done.compute_s[self.name] = self._compute_s
+        self._lateness.due_s = None
+        self._finish()
+
+    @property
+    def due_s(self) -> float | None:
+        return self._lateness.due_s
+
+    def overdue(self) -> list[Send]:
+        """At the top: leave out who is not there; if nobody is, as soon as somebody is."""
+        self._lateness.due_s, self._lateness.overdue = None, not self._done.losses
+        if self._lateness.overdue or not self._clients:
+            return []
+        self._done.late.extend(sorted(self._clients))
+        return [*self._leave_out(set(self._clients)), *self._ended()]
+
+    def _late(self, message: wire.Message) -> list[Send]:
+        late = message.late
+        if message.number == self._number:
+            return self._leave_out(late_here) if (late_here := self._clients & set(late.clients)) else []
+        if message.number < self._number or late.round != self.parts.round:
+            raise WireError(f"who is late in round {late.round}, and {self.name} is at {self.parts.round}")
+        self.parts.round += 1  # a round that it was kept from
+        self.entity.pass_by()
+        return [Send(child, message) for child in self.children]
+
+    def _leave_out(self, late: set[int]) -> list[Send]:
+        self._lateness.late |= late
+        self._clients -= late
+        for client in late:
+            self.entity.forget(client)
+        given = set(self.entity.clients) - set(self._lateness.command.round.absent) - self._lateness.late
+        message = self._message(late=wire.Late(round=self.parts.round, clients=sorted(late)))
+        sent = []
+        for child in self.children:
+            tier, number = self.places.entities[child]
+            theirs = set(self.places.topology.clients[tier][number])
+            if theirs & late:
+                sent.append(Send(child, message))
+                if not theirs & given:
+                    self._awaited.discard(child)
+                    self._lateness.left_behind(child, self._number)
+        if not self._clients:
+            self._step()
         return sent
 
     def _leaves(self, chain: wire.Chain) -> None:

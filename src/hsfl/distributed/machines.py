@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,6 +34,8 @@ class Machines(EntityBackend):
         """Wall time that commands took so far, by kind."""
         self.chains: dict[int, wire.Chain] = {}
         """Where the last round spent its time, by client."""
+        self.deadline_s = 0.0
+        """How long a round waits for clients before it leaves out those who are late; 0: for all."""
         self.compute_s: dict[str, float] = {}
         """How long every entity computed in the last round."""
         self.bps: dict[str, float] = {}
@@ -59,23 +61,30 @@ class Machines(EntityBackend):
     def _mark(self) -> Mark:
         return Mark(self.round, self.cuts, self.seed)
 
-    def _change(self, **body: Any) -> Answer:
+    def _change(self, settled: Callable[[wire.Done], dict[str, Any]] | None = None, **body: Any) -> Answer:
         self._virtual = None
-        return self.coordinator.change(**body)
+        return self.coordinator.change(settled, **body)
 
     def train_round(self, clients: Sequence[int] | None = None) -> torch.Tensor:
-        checked_clients(clients, self.num_clients, together=False)
+        everybody = set(range(self.num_clients))
+        absent = everybody - set(checked_clients(clients, self.num_clients, together=False))
         if self.round >= self._saved + SAVE_EVERY:
             with self._timed("save"):
                 self.coordinator.save(self._mark())
             self._saved = self.round
         with self._timed("round"):
-            done, _ = self._change(round=wire.Round(round=self.round))
-        if not set(done.losses) == set(done.chains) == set(range(self.num_clients)):
+            done, _ = self._change(
+                lambda done: {"round": wire.Round(round=self.round, absent=sorted({*absent, *done.late}))},
+                round=wire.Round(round=self.round, absent=sorted(absent), deadline_s=self.deadline_s),
+            )
+        left_out = absent | set(done.late)
+        if not set(done.losses) == set(done.chains) == everybody - left_out or left_out >= everybody:
             raise HsflError("a round came back without the losses of all clients; the machines have other scenarios")
         self.compute_s, self.bps, self.chains = dict(done.compute_s), dict(done.bps), dict(done.chains)
+        self.left_out = tuple(sorted(left_out))
         self.round += 1
-        return torch.tensor([done.losses[n] for n in range(self.num_clients)], dtype=torch.float32)
+        losses = [done.losses[n] if n in done.losses else float("nan") for n in range(self.num_clients)]
+        return torch.tensor(losses, dtype=torch.float32)
 
     def slowest_chain(self) -> dict[str, float]:
         """Where the last round spent its time, of the client whose round took longest."""

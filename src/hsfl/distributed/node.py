@@ -38,6 +38,15 @@ class Node:
         self.member, actions = after(self.member, event)
         return [send for action in actions for send in self._do(action)]
 
+    @property
+    def due_s(self) -> float | None:
+        """When `overdue` is to be called, by the clock of this machine."""
+        return self.work.due_s
+
+    def overdue(self) -> list[Send]:
+        """What to send now that this moment has come."""
+        return self.work.overdue()
+
     def _do(self, action: Action) -> list[Send]:
         match action:
             case Send():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,7 @@ from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.entity_work import EntityWork
 from hsfl.distributed.fed_work import FedWork
 from hsfl.distributed.machines import Machines
-from hsfl.distributed.membership import Gone
+from hsfl.distributed.membership import Gone, Heard
 from hsfl.distributed.node import Node
 from hsfl.distributed.places import FED, Places
 from hsfl.distributed.saves import Saves
@@ -94,13 +95,15 @@ def run_node(
     }
     try:
         while not node.stopped:
-            event = inbox.get(1.0)
+            due_s = node.due_s
+            event = inbox.get(1.0 if due_s is None else min(1.0, max(0.0, due_s - time.monotonic())))
             if parent is not None and os.getppid() != parent:
                 return
-            if event is None:
-                continue
+            now_s = event.message.arrived_s if isinstance(event, Heard) else time.monotonic()
+            sent = node.overdue() if due_s is not None and due_s <= now_s else []
             try:
-                sent = node.handle(event)
+                if event is not None:
+                    sent += node.handle(event)
             except WireError as error:
                 peer = getattr(event, "name", "")
                 warn(f"{peer} sent {error}, so its stream is closed")
@@ -108,7 +111,7 @@ def run_node(
                     dialers[peer].refuse()
                 elif listener is not None:
                     listener.refuse(peer, str(error))
-                sent = node.handle(Gone(peer))
+                sent += node.handle(Gone(peer))
             for one in sent:
                 if one.name in dialers:
                     dialers[one.name].send(one.message, one.tensors)

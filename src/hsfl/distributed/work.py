@@ -98,7 +98,7 @@ class Work(ABC):
 
     def _command(self, kind: str, message: wire.Message) -> list[Send]:
         self._epoch, self._number = message.epoch, message.number
-        below = self.children if self._concerns_children(kind, getattr(message, kind)) else ()
+        below = self._receivers(message)
         self._busy, self._told, self._awaited, self._done = True, False, set(below), wire.Done()
         sent = [Send(child, message) for child in below]
         sent += [*self._begin(kind, getattr(message, kind)), *self._ended()]
@@ -107,9 +107,18 @@ class Work(ABC):
             sent += self.take(*one)
         return sent
 
-    def _concerns_children(self, kind: str, command: Any) -> bool:
-        """Whether a command goes on down the tree."""
-        return True
+    def _receivers(self, command: wire.Message) -> tuple[str, ...]:
+        """The children that a command is passed on to now."""
+        return self.children
+
+    @property
+    def due_s(self) -> float | None:
+        """When `overdue` is to be called, by the clock of this machine."""
+        return None
+
+    def overdue(self) -> list[Send]:
+        """What to send now that this moment has come."""
+        return []
 
     @abstractmethod
     def _begin(self, kind: str, command: Any) -> list[Send]:

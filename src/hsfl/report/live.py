@@ -12,7 +12,7 @@ from rich.text import Text
 from hsfl.problem.units import format_seconds
 from hsfl.records import PlanRecord, RoundRecord, Summary
 from hsfl.report.pace import Pace
-from hsfl.report.words import forecast_text, numbers, planned_codes
+from hsfl.report.words import forecast_text, left_out, numbers, planned_codes, some
 from hsfl.runs.callback import Callback
 from hsfl.runs.stopping import round_limit
 from hsfl.scenario.scenario import Scenario
@@ -80,6 +80,8 @@ class LiveLine(Callback):
         )
         if self.gain is not None and self.gain >= _PAYS:
             self._print(f"Plans with  --averaging corrected  would be {self.gain:.2g} times as fast, by the bound")
+        if summary.late:
+            self._print(f"Left out of rounds for being late: {left_out(summary.late)}")
         self._print(f"Look at it with  hsfl report {self.folder}")
 
     def on_stop(self) -> None:
@@ -94,6 +96,8 @@ class LiveLine(Callback):
         if record is None:
             return ""
         parts = [f"round {record.round:,}", _time(record.time_s, record.planned_s)]
+        if record.late:
+            parts.append(f"without {some(record.late)}")
         if record.loss is not None:
             parts.append(f"loss {record.loss:.3f}")
         if self.accuracy is not None:

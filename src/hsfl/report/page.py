@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -16,7 +17,7 @@ from hsfl.problem.codes import CODES
 from hsfl.problem.units import format_bits, format_seconds
 from hsfl.records import PlanRecord, RoundRecord
 from hsfl.report.measured import kind_of_time, parts_of_a_round, time_of, what_times_are
-from hsfl.report.words import both, counted, forecast_text, numbers, planned_codes
+from hsfl.report.words import both, counted, forecast_text, left_out, numbers, planned_codes
 from hsfl.runs.reading import Run, total_bytes
 from hsfl.scenario.toml_format import dotted
 
@@ -193,6 +194,9 @@ def render(runs: Sequence[Run], pictures: Sequence[Picture]) -> str:
 def what_you_see(runs: Sequence[Run]) -> str:
     """The runs in plain words, computed from their data."""
     sentences = [_setting(runs), headline(runs)]
+    for label, run in zip(run_labels(runs), runs, strict=True):
+        if late := Counter(name for line in run.metrics for name in line.late):
+            sentences.append(f"Left out of rounds of {label} for being late: {left_out(late)}.")
     target = common_target(runs)
     if len(runs) > 1 and target is not None:
         sentences.append(_sent(runs, target))

@@ -65,3 +65,15 @@ def _links(names: Mapping[str, str]) -> str:
 
 
 _ARROWS = {"up": "↑", "down": "↓"}
+
+
+def some(names: Sequence[str]) -> str:
+    """The first few names, and how many more."""
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
+
+
+def left_out(late: Mapping[str, int]) -> str:
+    """Who was left out of how many rounds, the latest first."""
+    ranked = sorted(late.items(), key=lambda item: (-item[1], item[0]))
+    return some([f"{name} of {counted(count, 'round')}" for name, count in ranked])

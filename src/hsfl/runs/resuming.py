@@ -19,7 +19,7 @@ from hsfl.scenario.schema import ModelSection
 from hsfl.scenario.toml_format import dotted
 from hsfl.version import __version__
 
-#: When training ends, how often it is saved and where it runs may change from session to session; nothing else.
+#: When training ends, how often it is saved, where it runs and how long it waits may change from session to session.
 MAY_CHANGE = {
     "stopping.rounds",
     "stopping.time_limit",
@@ -29,6 +29,7 @@ MAY_CHANGE = {
     "execution.checkpoint_every",
     "execution.keep_checkpoints",
     "execution.device",
+    "execution.deadline",
 }
 
 

@@ -157,6 +157,12 @@ class ExecutionSection(Section):
         500, ge=0, le=10**9, description="Rounds between checkpoints; 0: only where training is interrupted."
     )
     keep_checkpoints: int = Field(2, ge=1, le=10**6, description="How many of the last checkpoints are kept.")
+    deadline: Duration | None = Field(
+        None,
+        description="On machines (hsfl run): leave clients out of a round whose activations are not at the top tier so "
+        "long after it began; default: everyone is waited for. A simulation waits for everyone.",
+        examples=["2 s"],
+    )
 
 
 class DataSection(Section):
