@@ -100,7 +100,7 @@ class Network:
             if self.faults and self.chance.random() < 0.01:
                 self.faults -= 1
                 self._fault()
-            if self.chance.random() < self.lateness:
+            if self.lateness and self.chance.random() < self.lateness:
                 self._overdue()
             if self.ends:
                 return self.ends.pop(0)

@@ -57,8 +57,8 @@ class Cluster:
     def begin(self, prepared: Prepared) -> MeasuredClock:
         """Listen, and let the backend command whoever comes."""
         given = described(self.scenario, prepared)
-        self._inbox = Inbox(given.inbox_size())
         callers, limit = given.places.children(COORDINATOR), given.largest_message
+        self._inbox = Inbox(given.inbox_size(), limit)
         self._listener = Listener(self._address, callers, given.scenario, self._inbox, self.security, limit)
         self._opened(given.places, self._listener.port)
         self._machines = given.parts

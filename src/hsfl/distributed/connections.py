@@ -207,7 +207,11 @@ class Connection:
 
 
 class Stream:
-    """One end of a stream. What cannot be sent at once waits here, for a thread that sends it."""
+    """One end of a stream. What cannot be sent at once waits here, for a thread that sends it.
+
+    A machine never waits for that, so that no two can wait for each other; what waits is bounded all the same: in a
+    round, one message of each client and direction, and the next round begins when all have come.
+    """
 
     def __init__(self, peer: str, connection: Connection) -> None:
         self.peer, self.connection = peer, connection

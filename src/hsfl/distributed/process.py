@@ -79,7 +79,7 @@ def run_node(
         print(f"hsfl: {name}: {printable(text)}", file=sys.stderr, flush=True)
 
     places, limit = given.places, given.largest_message
-    saves, inbox = Saves(folder), Inbox(given.inbox_size())
+    saves, inbox = Saves(folder), Inbox(given.inbox_size(), limit)
     if name == FED:
         node = Node(FedWork(given.parts, places, saves), warn)
     else:
@@ -93,30 +93,33 @@ def run_node(
     dialers = {
         peer: Dialer(peer, addresses[peer], hello, inbox, security, limit, warn) for peer in places.uplinks(name)
     }
+
+    def take_one() -> None:
+        """One event; what it brought and what is sent are let go of before the next is waited for."""
+        due_s = node.due_s
+        event = inbox.get(1.0 if due_s is None else min(1.0, max(0.0, due_s - time.monotonic())))
+        now_s = event.message.arrived_s if isinstance(event, Heard) else time.monotonic()
+        sent = node.overdue() if due_s is not None and due_s <= now_s else []
+        try:
+            if event is not None:
+                sent += node.handle(event)
+        except WireError as error:
+            peer = getattr(event, "name", "")
+            warn(f"{peer} sent {error}, so its stream is closed")
+            if peer in dialers:
+                dialers[peer].refuse()
+            elif listener is not None:
+                listener.refuse(peer, str(error))
+            sent += node.handle(Gone(peer))
+        for one in sent:
+            if one.name in dialers:
+                dialers[one.name].send(one.message, one.tensors)
+            elif listener is not None:
+                listener.send(one.name, one.message, one.tensors)
+
     try:
-        while not node.stopped:
-            due_s = node.due_s
-            event = inbox.get(1.0 if due_s is None else min(1.0, max(0.0, due_s - time.monotonic())))
-            if parent is not None and os.getppid() != parent:
-                return
-            now_s = event.message.arrived_s if isinstance(event, Heard) else time.monotonic()
-            sent = node.overdue() if due_s is not None and due_s <= now_s else []
-            try:
-                if event is not None:
-                    sent += node.handle(event)
-            except WireError as error:
-                peer = getattr(event, "name", "")
-                warn(f"{peer} sent {error}, so its stream is closed")
-                if peer in dialers:
-                    dialers[peer].refuse()
-                elif listener is not None:
-                    listener.refuse(peer, str(error))
-                sent += node.handle(Gone(peer))
-            for one in sent:
-                if one.name in dialers:
-                    dialers[one.name].send(one.message, one.tensors)
-                elif listener is not None:
-                    listener.send(one.name, one.message, one.tensors)
+        while not node.stopped and (parent is None or os.getppid() == parent):
+            take_one()
     finally:
         for dialer in dialers.values():
             dialer.close()

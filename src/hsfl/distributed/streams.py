@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from math import inf
 
 from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.connections import (
@@ -40,25 +41,34 @@ class RefusedError(HsflError):
 
 
 class Inbox:
-    """What happened, in order, until the loop of the machine takes it; whoever brings more waits."""
+    """What happened, in order, until the loop of the machine takes it; whoever brings more waits.
 
-    def __init__(self, size: int) -> None:
+    A stream that waits reads nothing more, so that its peer cannot send more either. A loop never waits for a stream,
+    so that all that waits is taken some time.
+    """
+
+    def __init__(self, size: int, limit: float = inf) -> None:
+        """At most so many messages wait, of at most `limit` bytes in all, but for one that is larger by itself."""
         self._meters: dict[str, LinkMeter] = {}
-        self._events: queue.Queue[tuple[Stream | None, Event | RefusedError]] = queue.Queue(size)
+        self._events: queue.Queue[tuple[Stream | None, Event | RefusedError, int]] = queue.Queue(size)
+        self._limit, self._bytes, self._room = limit, 0, threading.Condition()
 
-    def put(self, stream: Stream, event: Event) -> None:
-        self._events.put((stream, event))
+    def put(self, stream: Stream, event: Event, size: int = 0) -> None:
+        with self._room:
+            self._room.wait_for(lambda: not (size and self._bytes) or self._bytes + size <= self._limit)
+            self._bytes += size
+        self._events.put((stream, event, size))
 
     def refused(self, error: RefusedError) -> None:
         """This machine was refused."""
-        self._events.put((None, error))
+        self._events.put((None, error, 0))
 
     def hear(self, stream: Stream, arrived: Arrived) -> None:
         """A message has come."""
         message, meter = arrived.message, self._meters.setdefault(stream.peer, LinkMeter())
         message.arrived_s = arrived.at_s
         message.way_s = meter.see(arrived.size, arrived.sent_s, arrived.at_s)
-        self.put(stream, Heard(stream.peer, message, arrived.tensors))
+        self.put(stream, Heard(stream.peer, message, arrived.tensors), arrived.size)
 
     def bps(self) -> dict[str, float]:
         """How fast each peer is heard, where that is known."""
@@ -69,9 +79,12 @@ class Inbox:
         until = time.monotonic() + timeout_s
         while True:
             try:
-                stream, event = self._events.get(timeout=max(0.0, until - time.monotonic()))
+                stream, event, size = self._events.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 return None
+            with self._room:
+                self._bytes -= size
+                self._room.notify_all()
             if isinstance(event, RefusedError):
                 raise event
             if stream is None or not stream.dropped or isinstance(event, Gone):
