@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,8 @@ class Network:
         self.ends: list[Event] = []
         """Streams of the coordinator that are over."""
         self.happened: list[str] = []
+        self.asleep: dict[str, int] = {}
+        """Machines that take no message, and for how many messages of others."""
         self.lateness = 0.0
         """How likely a deadline passes at any message, where a round has one."""
 
@@ -104,7 +106,8 @@ class Network:
                 self._overdue()
             if self.ends:
                 return self.ends.pop(0)
-            pairs = [pair for pair, queue in self.queues.items() if queue]
+            pairs = [pair for pair, queue in self.queues.items() if queue and not self.asleep.get(pair[1])]
+            self.asleep = {name: left - 1 for name, left in self.asleep.items() if left > 1}
             if not pairs:
                 self._overdue()
             if not pairs or self.chance.random() < 0.02:
@@ -121,7 +124,7 @@ class Network:
 
     def _handle(self, name: str, event: Event) -> None:
         try:
-            sent = self.nodes[name].handle(event)
+            sent = [*self.nodes[name].handle(event), *self.nodes[name].work.impatience()]
         except WireError as error:
             self.happened.append(f"{name} refused {event.name}: {error}")
             self._break(name, event.name)
@@ -198,8 +201,10 @@ class Network:
             self._handle(name, Gone(whom))
 
 
-def connected(task: Task, folder: Path, chance: random.Random, faults: int = 0) -> tuple[Machines, Network]:
+def connected(
+    task: Task, folder: Path, chance: random.Random, faults: int = 0, notify: Callable[[str], None] = lambda text: None
+) -> tuple[Machines, Network]:
     network = Network(task, folder, chance, faults)
     machines = task.machines()
-    machines.connect(Coordinator(network, network.places, lambda text: None))
+    machines.connect(Coordinator(network, network.places, notify))
     return machines, network

@@ -86,6 +86,27 @@ def test_some_of_the_clients_can_be_named(tmp_path: Path) -> None:
     assert_same(machines, reference)
 
 
+@pytest.mark.parametrize(("name", "kind"), [("tier0-2", "round"), ("tier1-1", "round"), ("tier0-2", "average")])
+def test_who_is_waited_for_is_said_while_it_is_waited_for(
+    name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that takes no messages for a while is named by those above it."""
+    task, said = Task(1), []
+    machines, network = connected(task, tmp_path, random.Random(0), notify=said.append)
+    machines.train_round()
+    for module in ("work", "coordinator"):
+        monkeypatch.setattr(f"hsfl.distributed.{module}.PATIENCE_S", 0.0)
+    machines.coordinator._longest_s.clear()
+    network.asleep = {name: 10_000}
+    said.clear()
+    if kind == "round":
+        assert torch.isfinite(machines.train_round()).all()
+        assert f"waiting for {name} to do round 2" in said
+    else:
+        machines.average(0)
+        assert f"waiting for {name} to do a command (average)" in said
+
+
 class Pausing(hsfl.Callback):
     """Stops a machine after some rounds, and lets it go on after some more."""
 

@@ -33,10 +33,9 @@ from hsfl.distributed.membership import (
 )
 from hsfl.distributed.places import COORDINATOR, FED, Places
 from hsfl.distributed.tensors import Named, Packed
+from hsfl.distributed.work import PATIENCE_S
 from hsfl.errors import HsflError
 
-#: Seconds of waiting for machines before it is said, and said again.
-PATIENCE_S = 5.0
 Answer = tuple[wire.Done, dict[str, Named]]
 """What came back once all were done, and the states that came with it, by name."""
 
@@ -72,6 +71,8 @@ class Coordinator:
         self._member = Member(places.children(COORDINATOR), ())
         self._work: list[Work] = []
         self._number = 0
+        self._longest_s: dict[str, float] = {}
+        """How long commands took at most, by kind."""
 
     def start(self, mark: Mark, states: Mapping[str, Named]) -> None:
         """Begin a session: all that follows counts from the initial weights or, where given, from these states."""
@@ -143,8 +144,16 @@ class Coordinator:
             self._transport.send(FED, wire.Message(epoch=epoch, number=self._number, held=held), tensors)
         done = wire.Done()
         states: dict[str, Named] = {}
+        waits: dict[str, Sequence[str]] = {}
+        kind, began_s = next(iter(body)), time.monotonic()
+        patience_s = max(PATIENCE_S, 2 * self._longest_s.get(kind, 0.0))
         while awaited:
             self._pump()
+            if (waited_s := time.monotonic() - began_s) > patience_s:
+                patience_s = waited_s + PATIENCE_S
+                names = list(dict.fromkeys(name for child in sorted(awaited) for name in waits.get(child) or (child,)))
+                which = f"round {body[kind].round + 1}" if kind == "round" else f"a command ({kind})"
+                self._notify(f"waiting for {', '.join(names[:8])} to do {which}")
             if self._member.epoch != epoch or self._member.phase is not Phase.RUNNING:
                 raise _LostSomeoneError
             work, self._work = self._work, []
@@ -153,7 +162,9 @@ class Coordinator:
                     raise _error(message.failed)
                 if message.number != self._number:
                     continue
-                if message.HasField("done"):
+                if message.HasField("waiting"):
+                    waits[name] = message.waiting.names
+                elif message.HasField("done"):
                     awaited.discard(name)
                     done.MergeFrom(message.done)
                 elif message.HasField("held") and name == FED:
@@ -161,6 +172,7 @@ class Coordinator:
                 else:
                     self._transport.refuse(name, f"{message.WhichOneof('body')}, which nobody asked for")
                     self._see(Gone(name))
+        self._longest_s[kind] = max(self._longest_s.get(kind, 0.0), time.monotonic() - began_s)
         return done, states
 
     def _pump(self) -> None:

@@ -48,11 +48,18 @@ class EntityWork(Work):
         super().drop()
         self._lateness.drop()
 
-    def take(self, source: str, message: wire.Message, tensors: Sequence[Packed] = ()) -> list[Send]:
+    def take(
+        self,
+        source: str,
+        message: wire.Message,
+        tensors: Sequence[Packed] = (),
+        at_s: float = 0.0,
+        way_s: float = 0.0,
+    ) -> list[Send]:
         if message.HasField("late") and source == self.parent:
             return [*self._late(message), *self._ended()]
         if not self._lateness.is_old(source, message):
-            return super().take(source, message, tensors)
+            return super().take(source, message, tensors, at_s, way_s)
         if not message.HasField("done"):
             return []
         if (command := self._lateness.caught_up(source)) is None:
@@ -219,6 +226,13 @@ class EntityWork(Work):
         if not self._clients:
             self._step()
         return sent
+
+    def waited_for(self) -> list[str]:
+        """In a round, those whose activations have not come; when its own part is done, those who are not."""
+        if not (self._busy and self._clients and self.children):
+            return super().waited_for()
+        missing = self._clients - self.entity.computed
+        return sorted({self.places.host(self.tier - 1, client) for client in missing})
 
     def _leaves(self, chain: wire.Chain) -> None:
         """What came is dealt with: from then to now it was here, waiting for its turn or computed with."""

@@ -87,6 +87,13 @@ class FedWork(Work):
         self._contributed[number] = unpacked_average(tensors, like, codec, self._sizes(list(given.layers)))
         return self._if_all_contributed()
 
+    def waited_for(self) -> list[str]:
+        if self._average is None:
+            return super().waited_for()
+        tier = self._average.tier
+        missing = set(range(self.places.topology.entities[tier])) - set(self._contributed)
+        return [self.places.name(tier, number) for number in sorted(missing)]
+
     def _if_all_contributed(self) -> list[Send]:
         if self._average is None or len(self._contributed) < self.places.topology.entities[self._average.tier]:
             return []

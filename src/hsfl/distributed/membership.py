@@ -96,6 +96,10 @@ class Heard:
     name: str
     message: wire.Message
     tensors: Sequence[Packed] = ()
+    at_s: float = field(default=0.0, compare=False)
+    """When it came."""
+    way_s: float = field(default=0.0, compare=False)
+    """How long it was on its way."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +172,10 @@ class Work:
     name: str
     message: wire.Message
     tensors: Sequence[Packed] = ()
+    at_s: float = field(default=0.0, compare=False)
+    """When it came."""
+    way_s: float = field(default=0.0, compare=False)
+    """How long it was on its way."""
 
 
 Action = Send | Prepare | Load | Choose | Run | Work
@@ -233,7 +241,7 @@ def _heard(member: Member, heard: Heard) -> Step:
         return _if_restored(replace(member, restored=member.restored | {name}))
     if kind in _MEMBERSHIP or member.phase is not Phase.RUNNING:
         return member, []
-    return member, [Work(name, message, heard.tensors)]
+    return member, [Work(name, message, heard.tensors, heard.at_s, heard.way_s)]
 
 
 _MEMBERSHIP = ("hello", "welcome", "refused", "complete", "lost", "prepare", "ready", "restore", "restored", None)

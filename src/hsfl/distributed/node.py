@@ -73,7 +73,7 @@ class Node:
             self.stopped = True
             return [Send(child, message) for child in self.work.children]
         try:
-            return self.work.take(given.name, message, given.tensors)
+            return self.work.take(given.name, message, given.tensors, given.at_s, given.way_s)
         except WireError:
             raise
         except HsflError as error:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.entity_work import EntityWork
 from hsfl.distributed.fed_work import FedWork
 from hsfl.distributed.machines import Machines
-from hsfl.distributed.membership import Gone, Heard
+from hsfl.distributed.membership import Connected, Gone, Heard
 from hsfl.distributed.node import Node
 from hsfl.distributed.places import FED, Places
 from hsfl.distributed.saves import Saves
@@ -78,6 +79,8 @@ def run_node(
     def warn(text: str) -> None:
         print(f"hsfl: {name}: {printable(text)}", file=sys.stderr, flush=True)
 
+    with suppress(OSError):  # what ps shows, on Linux
+        Path("/proc/self/comm").write_text(f"hsfl {name}"[:15])
     places, limit = given.places, given.largest_message
     saves, inbox = Saves(folder), Inbox(given.inbox_size(), limit)
     if name == FED:
@@ -98,11 +101,14 @@ def run_node(
         """One event; what it brought and what is sent are let go of before the next is waited for."""
         due_s = node.due_s
         event = inbox.get(1.0 if due_s is None else min(1.0, max(0.0, due_s - time.monotonic())))
-        now_s = event.message.arrived_s if isinstance(event, Heard) else time.monotonic()
+        if isinstance(event, Connected) and {event.uplink, *node.member.connected} >= set(places.uplinks(name)):
+            print(f"{name} has joined {' and '.join(places.uplinks(name))}", flush=True)
+        now_s = event.at_s if isinstance(event, Heard) else time.monotonic()
         sent = node.overdue() if due_s is not None and due_s <= now_s else []
         try:
             if event is not None:
                 sent += node.handle(event)
+            sent += node.work.impatience()
         except WireError as error:
             peer = getattr(event, "name", "")
             warn(f"{peer} sent {error}, so its stream is closed")

@@ -65,10 +65,9 @@ class Inbox:
 
     def hear(self, stream: Stream, arrived: Arrived) -> None:
         """A message has come."""
-        message, meter = arrived.message, self._meters.setdefault(stream.peer, LinkMeter())
-        message.arrived_s = arrived.at_s
-        message.way_s = meter.see(arrived.size, arrived.sent_s, arrived.at_s)
-        self.put(stream, Heard(stream.peer, message, arrived.tensors), arrived.size)
+        meter = self._meters.setdefault(stream.peer, LinkMeter())
+        way_s = meter.see(arrived.size, arrived.sent_s, arrived.at_s)
+        self.put(stream, Heard(stream.peer, arrived.message, arrived.tensors, arrived.at_s, way_s), arrived.size)
 
     def bps(self) -> dict[str, float]:
         """How fast each peer is heard, where that is known."""

@@ -21,13 +21,11 @@ class Tensor(_message.Message):
     def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[int]] = ..., code: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("epoch", "number", "sent_s", "tensors", "arrived_s", "way_s", "hello", "welcome", "refused", "complete", "lost", "prepare", "ready", "restore", "restored", "stop", "round", "average", "move", "save", "collect", "install", "done", "failed", "activations", "gradients", "contribution", "mean", "moved_layer", "held", "wanted", "late")
+    __slots__ = ("epoch", "number", "sent_s", "tensors", "hello", "welcome", "refused", "complete", "lost", "prepare", "ready", "restore", "restored", "stop", "round", "average", "move", "save", "collect", "install", "done", "failed", "activations", "gradients", "contribution", "mean", "moved_layer", "held", "wanted", "late", "waiting")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     SENT_S_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
-    ARRIVED_S_FIELD_NUMBER: _ClassVar[int]
-    WAY_S_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -54,12 +52,11 @@ class Message(_message.Message):
     HELD_FIELD_NUMBER: _ClassVar[int]
     WANTED_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     number: int
     sent_s: float
     tensors: _containers.RepeatedCompositeFieldContainer[Tensor]
-    arrived_s: float
-    way_s: float
     hello: Hello
     welcome: Welcome
     refused: Refused
@@ -86,7 +83,8 @@ class Message(_message.Message):
     held: Held
     wanted: Wanted
     late: Late
-    def __init__(self, epoch: _Optional[int] = ..., number: _Optional[int] = ..., sent_s: _Optional[float] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., arrived_s: _Optional[float] = ..., way_s: _Optional[float] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., complete: _Optional[_Union[Complete, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., restored: _Optional[_Union[Restored, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., average: _Optional[_Union[Average, _Mapping]] = ..., move: _Optional[_Union[Move, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ..., collect: _Optional[_Union[Collect, _Mapping]] = ..., install: _Optional[_Union[Install, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., activations: _Optional[_Union[Activations, _Mapping]] = ..., gradients: _Optional[_Union[Gradients, _Mapping]] = ..., contribution: _Optional[_Union[Contribution, _Mapping]] = ..., mean: _Optional[_Union[Mean, _Mapping]] = ..., moved_layer: _Optional[_Union[MovedLayer, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, _Mapping]] = ..., late: _Optional[_Union[Late, _Mapping]] = ...) -> None: ...
+    waiting: Waiting
+    def __init__(self, epoch: _Optional[int] = ..., number: _Optional[int] = ..., sent_s: _Optional[float] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., complete: _Optional[_Union[Complete, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., restored: _Optional[_Union[Restored, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., average: _Optional[_Union[Average, _Mapping]] = ..., move: _Optional[_Union[Move, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ..., collect: _Optional[_Union[Collect, _Mapping]] = ..., install: _Optional[_Union[Install, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., activations: _Optional[_Union[Activations, _Mapping]] = ..., gradients: _Optional[_Union[Gradients, _Mapping]] = ..., contribution: _Optional[_Union[Contribution, _Mapping]] = ..., mean: _Optional[_Union[Mean, _Mapping]] = ..., moved_layer: _Optional[_Union[MovedLayer, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, _Mapping]] = ..., late: _Optional[_Union[Late, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("name", "scenario", "token")
@@ -307,6 +305,12 @@ class Held(_message.Message):
 class Wanted(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Waiting(_message.Message):
+    __slots__ = ("names",)
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Late(_message.Message):
     __slots__ = ("round", "clients")

@@ -21,6 +21,8 @@ from hsfl.engine.averaging import Tensors
 from hsfl.engine.entities import EntityBackend
 from hsfl.engine.links import Codec
 
+#: Seconds of waiting for machines before it is said, and said again.
+PATIENCE_S = 5.0
 COMMANDS = ("round", "average", "move", "save", "collect", "install")
 
 
@@ -40,7 +42,12 @@ class Work(ABC):
         self._awaited: set[str] = set()
         """Children that are not done."""
         self._done = wire.Done()
-        self._early: list[tuple[str, wire.Message, Sequence[Packed]]] = []
+        self._began_s = 0.0
+        self._waits: dict[str, tuple[str, ...]] = {}
+        """Whom children are waiting for, as far as they said so."""
+        self._said: list[str] = []
+        """Whom the parent was told that this machine is waiting for."""
+        self._early: list[tuple[str, wire.Message, Sequence[Packed], float, float]] = []
         """What came by another stream before the command that it belongs to."""
         self._at_s = self._way_s = 0.0
         """When the message came that is being taken, and how long it was on its way."""
@@ -74,19 +81,32 @@ class Work(ABC):
     def kept(self) -> dict[str, torch.Tensor]:
         """All that it holds, by the keys of files of backends: tensors that can be written to."""
 
-    def take(self, source: str, message: wire.Message, tensors: Sequence[Packed] = ()) -> list[Send]:
-        """What to send in answer to a message of a command; WireError if that peer may not send it."""
+    def take(
+        self,
+        source: str,
+        message: wire.Message,
+        tensors: Sequence[Packed] = (),
+        at_s: float = 0.0,
+        way_s: float = 0.0,
+    ) -> list[Send]:
+        """What to send in answer to a message of a command; WireError if that peer may not send it.
+
+        It came at `at_s`, by the clock of this machine, and was `way_s` on its way.
+        """
         kind = message.WhichOneof("body")
-        self._at_s, self._way_s = message.arrived_s or time.monotonic(), message.way_s
+        self._at_s, self._way_s = at_s or time.monotonic(), way_s
         if kind in COMMANDS and source == self.parent:
             return self._command(kind, message)
         if kind == "failed" and source in self.children:
             return [Send(self.parent, message)]
         if message.number > self._number and len(self._early) < 2 * len(self.places.entities):
-            self._early.append((source, message, tensors))
+            self._early.append((source, message, tensors, at_s, way_s))
             return []
         if message.number != self._number:
             raise WireError(f"{kind} of another command")
+        if kind == "waiting" and source in self.children:
+            self._waits[source] = tuple(message.waiting.names)
+            return []
         if kind == "done" and source in self._awaited:
             self._awaited.remove(source)
             self._done.MergeFrom(message.done)
@@ -100,6 +120,7 @@ class Work(ABC):
         self._epoch, self._number = message.epoch, message.number
         below = self._receivers(message)
         self._busy, self._told, self._awaited, self._done = True, False, set(below), wire.Done()
+        self._began_s, self._waits, self._said = time.monotonic(), {}, []
         sent = [Send(child, message) for child in below]
         sent += [*self._begin(kind, getattr(message, kind)), *self._ended()]
         early, self._early = self._early, []
@@ -110,6 +131,20 @@ class Work(ABC):
     def _receivers(self, command: wire.Message) -> tuple[str, ...]:
         """The children that a command is passed on to now."""
         return self.children
+
+    def waited_for(self) -> list[str]:
+        """The machines that this one waits for."""
+        return sorted(self._awaited)
+
+    def impatience(self) -> list[Send]:
+        """What to tell the parent of whom this machine has been waiting for."""
+        if self._told or time.monotonic() - self._began_s < PATIENCE_S:
+            return []
+        names = [name for child in self.waited_for() for name in self._waits.get(child) or (child,)]
+        if not names or names == self._said:
+            return []
+        self._said = names
+        return [Send(self.parent, self._message(waiting=wire.Waiting(names=names)))]
 
     @property
     def due_s(self) -> float | None:

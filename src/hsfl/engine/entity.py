@@ -190,6 +190,11 @@ class Entity:
         self._gradients[client] = filled
         return passed
 
+    @property
+    def computed(self) -> set[int]:
+        """The clients whose gradients it waits for."""
+        return set(self._passes)
+
     def forget(self, client: int) -> None:
         """A client that was computed for takes no part in the round after all."""
         self._passes.pop(client, None)
