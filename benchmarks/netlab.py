@@ -34,8 +34,9 @@ from hsfl.distributed.security import Security
 from hsfl.report.measured import PARTS
 from hsfl.scenario.template import scenario_text
 
-#: Frames with little overhead, and buckets of one of them: what a link carries at once is little beside a message.
-MTU, BURST = 3000, 3100
+#: Bytes of a frame; links have buckets of one of them: what they carry at once is little beside a message, which for
+#: mnist-mini takes small ones.
+MTU, SMALL_MTU = 3000, 1000
 #: Of Ethernet, IP and TCP in every frame: a scenario's rates are of what is sent in them.
 HEADERS = 14 + 20 + 32
 FAST = {"compute": "10 TFLOPS"}
@@ -97,8 +98,8 @@ def command(*words: object) -> None:
 class Lab:
     """Namespaces and links for the machines of a scenario."""
 
-    def __init__(self, scenario: hsfl.Scenario) -> None:
-        self.system = scenario.system
+    def __init__(self, scenario: hsfl.Scenario, mtu: int) -> None:
+        self.system, self.mtu = scenario.system, mtu
         self.places = Places(self.system.topology, [tier.name for tier in scenario.spec.tiers])
         self.addresses: dict[tuple[str, str], str] = {}
         """Where a machine finds another."""
@@ -128,7 +129,7 @@ class Lab:
         rates = self._rates(name, peer)
         for space, device, host, rate in ((own, up, 2, rates[0]), (other, down, 1, rates[1])):
             command("ip", "-n", space, "addr", "add", f"{subnet}.{host}/30", "dev", device)
-            command("ip", "-n", space, "link", "set", device, "mtu", MTU, "up")
+            command("ip", "-n", space, "link", "set", device, "mtu", self.mtu, "up")
             if rate is not None:
                 shape = (
                     "stab",
@@ -138,7 +139,7 @@ class Lab:
                     "rate",
                     f"{round(rate)}bit",
                     "burst",
-                    BURST,
+                    self.mtu + 100,
                     "latency",
                     "20s",
                 )
@@ -165,6 +166,7 @@ class Lab:
         code = 1
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the table is for itself
             with open(f"/run/netns/hsfl-{name}") as space:
                 if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), 0):
                     raise OSError(ctypes.get_errno(), "the namespace cannot be entered")
@@ -177,13 +179,13 @@ class Lab:
             os._exit(code)
 
 
-def run(made: Callable[[Path], hsfl.Scenario]) -> hsfl.Run:
+def run(made: Callable[[Path], hsfl.Scenario], mtu: int) -> hsfl.Run:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         found = made(folder / "lab.toml")
         (folder / "token").write_text("only-for-this-lab-0123456789\n")
         security = Security.read(FED, folder / "token", None)
-        given, lab = describe(found, None), Lab(found)
+        given, lab = describe(found, None), Lab(found, mtu)
         _ = given.largest_message
         started: set[int] = set()
         with lab.built():
@@ -245,7 +247,7 @@ def main() -> None:
     made[f"mnist-mini, links {SLOWED} times as slow"] = partial(slowed, min(given.rounds, 8))
     for title, one in made.items():
         if given.only in title:
-            show(title, run(one))
+            show(title, run(one, MTU if title in TREES else SMALL_MTU))
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ class Work(ABC):
 
     def impatience(self) -> list[Send]:
         """What to tell the parent of whom this machine has been waiting for."""
-        if self._told or time.monotonic() - self._began_s < PATIENCE_S:
+        if self._told or time.monotonic() - self._began_s < PATIENCE_S / 2:  # before the coordinator says it
             return []
         names = [name for child in self.waited_for() for name in self._waits.get(child) or (child,)]
         if not names or names == self._said:
