@@ -29,7 +29,7 @@ from hsfl.theory.latency import (
     client_memory,
     fits_memory,
     round_parts,
-    slowest_client,
+    slowest_round,
     split_latency,
 )
 from hsfl.theory.objective import objective, total_latency
@@ -102,7 +102,7 @@ def test_split_latency_of_every_client_and_part(problem: Problem) -> None:
     assert parts.downlink_s == pytest.approx(np.array([[1, 0.8], [1, 0.8], [1, 0.4]]))
     assert parts.total_s == pytest.approx([16.4, 11.4, 18.4])
     assert split_latency(problem, CUTS) == pytest.approx(18.4)
-    assert slowest_client(problem, CUTS) == 2
+    assert slowest_round(problem, CUTS)[0] == 2
 
 
 def test_aggregation_latency(problem: Problem) -> None:

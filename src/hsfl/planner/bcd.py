@@ -8,7 +8,8 @@ solved well, but their alternation may stop above the optimum, and nothing is pr
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -27,17 +28,29 @@ from hsfl.theory.objective import objective
 _ITERATIONS = 100
 
 
+class CutSolver(Protocol):
+    """Solves P2."""
+
+    def solve(self, intervals: tuple[int, ...], start: tuple[int, ...] | None) -> tuple[int, ...]:
+        """The best cuts for given intervals, from `start` on; None: the intervals are all 1."""
+
+
 def solve_bcd(
-    problem: Problem, *, allow_empty_tiers: bool = False, threshold: float = 1e-9
+    problem: Problem,
+    *,
+    allow_empty_tiers: bool = False,
+    threshold: float = 1e-9,
+    solver: Callable[[Problem, Terms, bool], CutSolver] | None = None,
 ) -> tuple[Plan, tuple[Step, ...]]:
     """Alternate P1 and P2 until the objective falls by no more than `threshold` of itself; the plan and all iterations.
 
-    The start, which the paper leaves open: all intervals 1, and the best cuts for them.
+    The start, which the paper leaves open: all intervals 1, and the best cuts for them. `solver` makes what solves P2;
+    the paper's is `CutStep`.
     """
     terms = Terms.from_problem(problem, allow_empty_tiers=allow_empty_tiers)
     if not terms.segments.count:
         raise InfeasibleError(memory_shortfall(problem, allow_empty_tiers))
-    cut_step = CutStep(problem, terms, allow_empty_tiers)
+    cut_step = (solver or CutStep)(problem, terms, allow_empty_tiers)
     intervals = (1,) * problem.system.num_tiers
     cuts = cut_step.solve(intervals, start=None)
     history = [_step(problem, cuts, intervals)]

@@ -45,6 +45,10 @@ class Solution:
     ratio: float
     lower_bound: float
 
+    @property
+    def proven(self) -> bool:
+        return self.lower_bound >= self.ratio * (1 - _ROUNDING)
+
 
 @dataclass(frozen=True, eq=False)
 class _Table:
@@ -76,9 +80,9 @@ class _Found:
 
     def ratio(self, margin: float) -> float:
         """T / D; infinite where nothing of the margin is left."""
-        bottom = margin - self.noise - float(self.best.drift(self.parts).sum())
-        top = self.split_s + float(self.best.aggregation_s(self.parts).sum())
-        return top / bottom if bottom > 0 else float("inf")
+        averages_s, drift = self.best.totals(self.parts)
+        bottom = margin - self.noise - drift
+        return (self.split_s + averages_s) / bottom if bottom > 0 else float("inf")
 
 
 class ExactSolver:
@@ -127,8 +131,8 @@ class ExactSolver:
         options = self._options if noise == 1.0 else self._options.with_noise_times(noise)
         given = None if intervals is None else np.asarray(intervals, dtype=float)[self._segments.tier]
         only = None if cuts is None else np.array([cuts])
-        every_round = np.ones(len(self._segments.tier))
-        found = self._start(options, terms.best(np.inf, every_round if given is None else given), terms.margin, only)
+        first = terms.every_round if given is None else terms.best(np.inf, given)
+        found = self._start(options, first, terms.margin, only)
         price = found.ratio(terms.margin)
         if not np.isfinite(price):
             raise InfeasibleError(_OFF_TARGET if given is not None else _TOO_NOISY)
@@ -168,16 +172,14 @@ class ExactSolver:
             ratio = better
 
     def _start(self, options: Options, best: Best, margin: float, cuts: IntArray | None) -> _Found:
-        """A plan to start from that reaches the target if any does: with the least noise, in the given intervals."""
+        """A plan to start from that reaches the target if any does: with the least noise, at an infinite price."""
         tiers = options.at(np.inf)
         if cuts is None and not self.tabulated:
             search = Search(self._segments, options, tiers, np.inf, self._active)
-            return self._of_options(
-                options, tiers, search.path(best.drift(np.arange(len(self._segments.tier)))), best, 0.0
-            )
+            return self._of_options(options, tiers, search.path(best.cost), best, 0.0)
         table = self._table(options, tiers, cuts)
         tops = table.split_s + best.aggregation_s(table.parts).sum(axis=1)
-        bottoms = margin - table.noise - best.drift(table.parts).sum(axis=1)
+        bottoms = margin - table.noise - best.cost[table.parts].sum(axis=1)
         return _of_row(table, int(np.argmin(_ratios(tops, bottoms))), best, 0.0)
 
     def _minimum(self, options: Options, best: Best, price: float, near: IntArray, cuts: IntArray | None) -> _Found:
@@ -206,7 +208,10 @@ class ExactSolver:
     @cached_property
     def _only(self) -> _Table:
         """All cut vectors, where there is nothing to choose besides: whatever the price."""
-        return _listed(self._segments, self._options, self._options.at(0.0), self._segments.cuts)
+        cuts, tiers = self._segments.cuts, self._options.at(0.0)
+        noise = sum(tier.noise[cuts[:, m] - 1] for m, tier in enumerate(tiers))
+        split_s = self._options.split_s(tiers, cuts, cuts - 1)
+        return _Table(tiers, cuts - 1, cuts, self._segments.parts, split_s, np.asarray(noise))
 
     def _of_options(
         self, options: Options, tiers: list[TierCuts], chosen: IntArray, best: Best, lower_bound: float

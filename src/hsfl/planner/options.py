@@ -135,6 +135,8 @@ class Options:
 
         In the order of the cut vectors.
         """
+        if not self.several:
+            return np.arange(len(cuts)), cuts - 1
         row, columns = np.arange(len(cuts)), list[IntArray]()
         for m, tier in enumerate(tiers):
             at = cuts[row, m]
@@ -148,9 +150,12 @@ class Options:
 
     def split_s(self, tiers: list[TierCuts], cuts: IntArray, options: IntArray) -> FloatArray:
         """T_S of cut vectors (K, M-1) in the options (K, M-1): (K,)."""
-        work = np.diff(self.work_flops[edges(cuts, len(self.work_flops) - 1)], axis=-1)
-        bits = [tier.bits[link, options[:, m]] for link in (0, 1) for m, tier in enumerate(tiers)]
-        return slowest_latency(np.concatenate((work, np.stack(bits, axis=-1)), axis=-1), self.slowness)
+        done, M = self.work_flops[edges(cuts, len(self.work_flops) - 1)], len(tiers) + 1
+        demand = np.empty((len(cuts), len(self.slowness)))
+        np.subtract(done[:, 1:], done[:, :-1], out=demand[:, :M])
+        for m, tier in enumerate(tiers):
+            demand[:, M + m], demand[:, 2 * M - 1 + m] = tier.bits[:, options[:, m]]
+        return slowest_latency(demand, self.slowness)
 
     def latency_by_option(self, tiers: list[TierCuts]) -> tuple[FloatArray, list[FloatArray]]:
         """T_n as `theory.latency.latency_by_cut` has it, regrouped by options: (P,) and, for every tier, (P, O)."""

@@ -6,20 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from hsfl.display import table
 from hsfl.problem.plan import NEVER, Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.units import format_seconds
 from hsfl.theory.convergence import rounds_needed, whole_rounds
-from hsfl.theory.latency import (
-    RoundParts,
-    aggregation_latency,
-    client_memory,
-    fits_memory,
-    round_parts,
-    slowest_client,
-)
-from hsfl.theory.objective import objective, total_latency
+from hsfl.theory.latency import RoundParts, aggregation_latency, client_memory, slowest_round
+from hsfl.theory.objective import objective_of, total_latency_of
 
 
 @dataclass(frozen=True)
@@ -209,34 +204,33 @@ class PlanResult:
 def evaluate_plan(problem: Problem, plan: Plan) -> Evaluation:
     """All numbers of a plan, in its codes if it has any, whether or not it fits the memories and the target."""
     problem, cuts, intervals = problem.with_codes(plan), plan.cuts, plan.intervals
-    client = slowest_client(problem, cuts)
-    round_ = round_parts(problem, cuts, [client])
-    parts = RoundParts(round_.compute_s[0], round_.uplink_s[0], round_.downlink_s[0])
+    client, split_s, parts = slowest_round(problem, cuts)
     aggregation = aggregation_latency(problem, cuts)
-    rounds = float(whole_rounds(rounds_needed(problem, cuts, intervals)))
-    hosted = [int(c.max()) for c in problem.system.clients_per_entity]
+    needed = rounds_needed(problem, cuts, intervals)
+    rounds = float(whole_rounds(needed))
+    memory = client_memory(problem, cuts)
     return Evaluation(
         plan=plan,
         learning_rate=problem.learning_rate,
         target=problem.constants.target,
         rounds=int(rounds) if math.isfinite(rounds) else None,
-        split_latency_s=float(parts.total_s),
+        split_latency_s=float(split_s),
         aggregation_latency_s=tuple(map(float, aggregation)),
-        objective_s=float(objective(problem, cuts, intervals)),
-        total_latency_s=float(total_latency(problem, cuts, intervals)),
+        objective_s=float(objective_of(needed, split_s, aggregation, intervals)),
+        total_latency_s=float(total_latency_of(needed, split_s, aggregation, intervals)),
         slowest_client=client,
         parts=parts,
-        memory_bits=tuple(float(x * h) for x, h in zip(client_memory(problem, cuts), hosted, strict=True)),
-        tiers_over_memory=tuple(m for m, fits in enumerate(fits_memory(problem, cuts)) if not fits),
-        limits=_limits(parts, [float(a) / i for a, i in zip(aggregation, intervals, strict=True)]),
+        memory_bits=tuple((memory * problem.system.most_clients).tolist()),
+        tiers_over_memory=tuple(np.flatnonzero(memory >= problem.system.memory_per_client_bits).tolist()),
+        limits=_limits(parts, [a / i for a, i in zip(aggregation.tolist(), intervals, strict=True)]),
     )
 
 
 def _limits(parts: RoundParts, aggregation_s: list[float]) -> tuple[Limit, ...]:
     """The parts of an average round, T_S + sum_m T_{m,A}/I_m, by size."""
-    seconds = [("compute", m, float(s)) for m, s in enumerate(parts.compute_s)]
-    seconds += [("uplink", m, float(s)) for m, s in enumerate(parts.uplink_s)]
-    seconds += [("downlink", m, float(s)) for m, s in enumerate(parts.downlink_s)]
+    seconds = [("compute", m, s) for m, s in enumerate(parts.compute_s.tolist())]
+    seconds += [("uplink", m, s) for m, s in enumerate(parts.uplink_s.tolist())]
+    seconds += [("downlink", m, s) for m, s in enumerate(parts.downlink_s.tolist())]
     seconds += [("aggregation", m, s) for m, s in enumerate(aggregation_s)]
     total = sum(s for *_, s in seconds)
     found = [Limit(kind, tier, s, s / total) for kind, tier, s in seconds if s > 0]

@@ -10,6 +10,7 @@ from hsfl.errors import InfeasibleError, ScenarioError
 from hsfl.planner.exact import ExactSolver
 from hsfl.planner.learning_rate import optimize_step
 from hsfl.planner.result import Evaluation, Limit, PlanResult, evaluate_plan
+from hsfl.planner.terms import in_order
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
 from hsfl.theory.convergence import gap_over_step, noise_floor
@@ -55,13 +56,19 @@ def check_reachable(problem: Problem) -> None:
 
 def _plan_exact(problem: Problem, allow_empty_tiers: bool, time_limit_s: float) -> PlanResult:
     started = time.perf_counter()
-    solver = ExactSolver(problem, allow_empty_tiers=allow_empty_tiers, time_limit_s=time_limit_s)
-    solution = solver.solve()
+    # Memory is first left aside: a proven plan that fits it all the same is the best of those that fit, too.
+    every = in_order(problem.system.num_tiers, problem.num_layers, allow_empty_tiers)
+    solution = ExactSolver(problem, every, time_limit_s=time_limit_s).solve()
+    evaluation, free = evaluate_plan(problem, solution.plan), None
+    if (problem.system.memory_per_client_bits < float("inf")).any() and not (
+        evaluation.fits_memory and solution.proven
+    ):
+        solution = ExactSolver(problem, allow_empty_tiers=allow_empty_tiers, time_limit_s=time_limit_s).solve()
+        evaluation, free = evaluate_plan(problem, solution.plan), evaluation
     solve_ms = 1e3 * (time.perf_counter() - started)
-    evaluation = evaluate_plan(problem, solution.plan)
-    lower = gap_over_step(problem) * solution.lower_bound
-    evaluation = _with_memory_limits(problem, evaluation, allow_empty_tiers, time_limit_s)
-    return _result(problem, evaluation, lower, solve_ms, allow_empty_tiers)
+    if free is not None:
+        evaluation = _with_memory_limits(evaluation, free)
+    return _result(problem, evaluation, gap_over_step(problem) * solution.lower_bound, solve_ms, allow_empty_tiers)
 
 
 def _plan_bcd(problem: Problem, allow_empty_tiers: bool) -> PlanResult:
@@ -125,18 +132,10 @@ def _result(
     return PlanResult(problem.name, "exact", status, evaluation, lower_bound_s, solve_ms, allow_empty_tiers)
 
 
-def _with_memory_limits(
-    problem: Problem, evaluation: Evaluation, allow_empty_tiers: bool, time_limit_s: float
-) -> Evaluation:
-    """Add the tiers whose memory keeps a better plan away."""
-    free = replace(problem, system=problem.system.without_memory_limits())
-    if not (problem.system.memory_per_client_bits < float("inf")).any():
-        return evaluation
-    solver = ExactSolver(free, allow_empty_tiers=allow_empty_tiers, time_limit_s=time_limit_s)
-    best = evaluate_plan(free, solver.solve().plan)
-    lost = evaluation.objective_s - best.objective_s
+def _with_memory_limits(evaluation: Evaluation, free: Evaluation) -> Evaluation:
+    """Add the tiers whose memory keeps a better plan away: the best one if there were no limits."""
+    lost = evaluation.objective_s - free.objective_s
     if lost <= _ROUNDING_GAP * evaluation.objective_s:
         return evaluation
-    over = evaluate_plan(problem, best.plan).tiers_over_memory
-    found = tuple(Limit("memory", m, lost, lost / evaluation.objective_s) for m in over)
+    found = tuple(Limit("memory", m, lost, lost / evaluation.objective_s) for m in free.tiers_over_memory)
     return replace(evaluation, limits=(*evaluation.limits, *found))

@@ -17,7 +17,7 @@ from hsfl.problem.problem import Problem, cumulative
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import IntArray, edges
 from hsfl.theory.coding import unsent
-from hsfl.theory.convergence import drift_coefficients, noise_floor, quadratic
+from hsfl.theory.convergence import drift_sums, noise_floor, quadratic
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -106,7 +106,7 @@ class Terms:
         """
         system = problem.system
         if segments is None:
-            segments = _in_order(system.num_tiers, problem.num_layers, allow_empty_tiers)
+            segments = in_order(system.num_tiers, problem.num_layers, allow_empty_tiers)
             limit = system.memory_per_client_bits
             if np.isfinite(limit).any():
                 size = problem.client_memory_bits
@@ -118,7 +118,7 @@ class Terms:
             found: FloatArray = sums[..., tier, last] - sums[..., tier, first]
             return found
 
-        drift = of_segments(cumulative(drift_coefficients(problem)))[:, None]
+        drift = of_segments(drift_sums(problem))[:, None]
         if not (plan_codes and system.plans_codes) and problem.constants.coding_noise is None:
             aggregation_s = of_segments(problem.averaged_bits)[None] * system.fed_seconds_per_bit[tier]
             none = np.zeros_like(aggregation_s)
@@ -148,6 +148,12 @@ class Terms:
     def rescaled(self, drift: float, margin: float) -> Terms:
         """The same terms with the drift multiplied and the margin replaced, as at another step."""
         return replace(self, drift=drift * self.drift, at_one=drift * self.at_one, margin=margin)
+
+    @cached_property
+    def every_round(self) -> Best:
+        """All intervals 1, in the codes that leave the least unsent."""
+        left, once = self.at_one, np.ones(self.at_one.shape[1])
+        return Best(self, left.argmin(axis=0) if len(left) > 1 else 0, once, left.min(axis=0))
 
     def best(self, price: float, given: FloatArray | None = None) -> Best:
         """The best interval of every segment, or the given one (S,), in the best code."""
@@ -191,6 +197,16 @@ class Best:
         at = self._at(parts)
         return quadratic(self.terms.drift[:, *at], self.intervals[parts], self.terms.at_one[at])
 
+    def totals(self, parts: IntArray) -> tuple[float, float]:
+        """What the segments of one plan take in a round, and their drift."""
+        seconds = drift = 0.0
+        for s, interval in zip(parts.tolist(), self.intervals[parts].tolist(), strict=True):
+            w = self.code if isinstance(self.code, int) else int(self.code[s])
+            seconds += float(self.terms.aggregation_s[w, s]) / interval
+            q2, q1, q0 = self.terms.drift[:, w, s].tolist()
+            drift += (q2 * interval + q1) * interval + q0 if interval > 1 else float(self.terms.at_one[w, s])
+        return seconds, drift
+
     def _at(self, parts: IntArray) -> tuple[IntArray | int, IntArray]:
         return (self.code if isinstance(self.code, int) else self.code[parts]), parts
 
@@ -205,20 +221,20 @@ def best_intervals(
     T_{m,A}.
     """
     q2, q1, q0 = price * drift
-    below = np.clip(np.floor(_stationary(aggregation_s, q2, q1)), 2.0, NEVER - 1.0)
-    above = below + 1.0
-    cost_below = aggregation_s / below + ((q2 * below + q1) * below + q0)
-    cost_above = aggregation_s / above + ((q2 * above + q1) * above + q0)
-    upward = cost_above < cost_below
-    cost = np.where(upward, cost_above, cost_below)
+    around = np.empty((2, *aggregation_s.shape))
+    np.floor(_stationary(aggregation_s, q2, q1), out=around[0])
+    np.minimum(np.maximum(around[0], 2.0, out=around[0]), NEVER - 1.0, out=around[0])
+    np.add(around[0], 1.0, out=around[1])
+    below, above = aggregation_s / around + ((q2 * around + q1) * around + q0)
     every_round = aggregation_s + price * at_one
+    intervals, cost = around[0] + (above < below), np.minimum(below, above)
     longer = cost < every_round
-    return np.where(longer, below + upward, 1.0), np.where(longer, cost, every_round)
+    return np.where(longer, intervals, 1.0), np.where(longer, cost, every_round)
 
 
 @lru_cache(maxsize=16)
-def _in_order(M: int, L: int, allow_empty_tiers: bool) -> Segments:
-    """C4. Raw data never leave a device, so even with empty tiers the first keeps a layer."""
+def in_order(M: int, L: int, allow_empty_tiers: bool) -> Segments:
+    """All that C4 allows. Raw data never leave a device, so even with empty tiers the first keeps a layer."""
     first, last = np.arange(L + 1)[:, None], np.arange(L + 1)[None, :]
     step = 0 if allow_empty_tiers else 1
     allowed = np.repeat((last - first >= step)[None], M, axis=0)
@@ -230,11 +246,11 @@ def _in_order(M: int, L: int, allow_empty_tiers: bool) -> Segments:
 
 
 def _numbered(allowed: BoolArray) -> Segments:
-    return _numbered_bytes(allowed.shape, np.packbits(allowed).tobytes())
+    return numbered(allowed.shape, np.packbits(allowed).tobytes())
 
 
 @lru_cache(maxsize=16)
-def _numbered_bytes(shape: tuple[int, ...], packed: bytes) -> Segments:
+def numbered(shape: tuple[int, ...], packed: bytes) -> Segments:
     """Planning runs again and again over the same segments, at other rates: their numbering is kept."""
     allowed = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), count=int(np.prod(shape))).reshape(shape)
     tier, first, last = np.nonzero(allowed)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, wraps
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +14,8 @@ from hsfl.problem.codes import Code
 from hsfl.problem.plan import Plan
 from hsfl.problem.profile import FloatArray, LayerProfile, freeze
 from hsfl.problem.system import System
+
+T = TypeVar("T")
 
 #: What each rule of averages keeps on a machine, a copy of the parameters each.
 AVERAGING_KEEPS: dict[str, set[str]] = {"plain": set(), "corrected": {"variate", "last"}}
@@ -156,4 +160,20 @@ class Problem:
 
 def cumulative(per_layer: FloatArray) -> FloatArray:
     """Sums over the first l layers, l = 0..L, along the last axis: (..., L+1)."""
-    return np.concatenate((np.zeros((*per_layer.shape[:-1], 1)), np.cumsum(per_layer, axis=-1)), axis=-1)
+    sums = np.zeros((*per_layer.shape[:-1], per_layer.shape[-1] + 1))
+    np.cumsum(per_layer, axis=-1, out=sums[..., 1:])
+    return sums
+
+
+def once(function: Callable[[Problem], T]) -> Callable[[Problem], T]:
+    """A function of a problem, which never changes: computed once for each, and kept as long as the problem is."""
+    name = f"_once_{function.__name__}"
+
+    @wraps(function)
+    def kept(problem: Problem) -> T:
+        known: dict[str, T] = vars(problem)
+        if name not in known:
+            known[name] = function(problem)
+        return known[name]
+
+    return kept

@@ -104,6 +104,11 @@ class System:
         return np.where(self.averaged, costs, 0.0)
 
     @cached_property
+    def most_clients(self) -> IntArray:
+        """(M,): the clients of the fullest entity of each tier."""
+        return np.array([counts.max() for counts in self.clients_per_entity])
+
+    @cached_property
     def tightest_entity(self) -> tuple[int, ...]:
         """The entity of each tier with the least memory per hosted client."""
         return tuple(

@@ -22,8 +22,9 @@ Clients = tuple[int, ...]
 def edges(cuts: npt.ArrayLike, num_layers: int) -> IntArray:
     """c_0 = 0, the cuts, c_M = L of one or many cut vectors: (..., M+1)."""
     cuts = np.asarray(cuts, dtype=np.int64)
-    ends = np.full((*cuts.shape[:-1], 1), num_layers)
-    return np.concatenate((0 * ends, cuts, ends), axis=-1)
+    found = np.empty((*cuts.shape[:-1], cuts.shape[-1] + 2), dtype=np.int64)
+    found[..., 0], found[..., 1:-1], found[..., -1] = 0, cuts, num_layers
+    return found
 
 
 def tier_layers(cuts: Sequence[int], num_layers: int) -> list[range]:

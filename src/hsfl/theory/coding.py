@@ -45,6 +45,8 @@ def coding_noise(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
     """What the codes in force take of the margin where samples cross cuts: (...)."""
     cuts = np.asarray(cuts)
     total = np.zeros(cuts.shape[:-1])
+    if problem.constants.coding_noise is None:
+        return total
     for m, tier in enumerate(problem.system.tiers[:-1]):
         for link in _LINKS:
             total += crossing_noise(problem, link, getattr(tier.codes, link))[cuts[..., m] - 1]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from hsfl.problem.problem import Problem, cumulative
+from hsfl.problem.problem import Problem, cumulative, once
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import edges
 from hsfl.theory.coding import coding_noise, unsent
@@ -137,19 +137,24 @@ def drift_coefficients(problem: Problem) -> FloatArray:
     return np.where(problem.system.averaged[:, None], coefficients, 0.0)
 
 
+@once
+def drift_sums(problem: Problem) -> FloatArray:
+    """The same of the first l layers: (3, M, L+1)."""
+    return cumulative(drift_coefficients(problem))
+
+
 def drift(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
     """The drift term of every tier: (..., M), with what its averages leave unsent."""
     at, tier, intervals = edges(cuts, problem.num_layers), np.arange(problem.system.num_tiers), np.asarray(intervals)
 
-    def of_tiers(per_layer: FloatArray) -> FloatArray:
-        sums = cumulative(per_layer)
+    def of_tiers(sums: FloatArray) -> FloatArray:
         found: FloatArray = sums[:, tier, at[..., 1:]] - sums[:, tier, at[..., :-1]]
         return found
 
-    apart = quadratic(of_tiers(drift_coefficients(problem)), intervals.astype(float))
+    apart = quadratic(of_tiers(drift_sums(problem)), intervals.astype(float))
     if problem.constants.coding_noise is None:
         return apart
-    u2, u1 = of_tiers(unsent(problem))
+    u2, u1 = of_tiers(cumulative(unsent(problem)))
     noise = np.array([tier.codes.average.average_noise for tier in problem.system.tiers])
     return np.asarray(apart + noise * (u2 * intervals + u1) * intervals)
 
@@ -160,6 +165,7 @@ def quadratic(coefficients: FloatArray, intervals: FloatArray, at_one: FloatArra
     return np.where(intervals > 1, (q2 * intervals + q1) * intervals + q0, at_one)
 
 
+@once
 def noise_floor(problem: Problem) -> float:
     """beta gamma sum_l sigma_l^2 / N: what no number of rounds and no plan gets below; no part of `loss_target`."""
     constants = problem.constants

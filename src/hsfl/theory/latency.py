@@ -41,9 +41,9 @@ def demands(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
     """
     cuts = np.asarray(cuts)
     b, tier = problem.batch_size, np.arange(problem.system.num_tiers - 1)
-    work = np.diff(problem.work_flops[edges(cuts, problem.num_layers)], axis=-1)
+    done = problem.work_flops[edges(cuts, problem.num_layers)]
     up, down = problem.uplink_bits[tier, cuts - 1], problem.downlink_bits[tier, cuts - 1]
-    return np.concatenate((work, b * up, b * down), axis=-1)
+    return np.concatenate((done[..., 1:] - done[..., :-1], b * up, b * down), axis=-1)
 
 
 def round_parts(problem: Problem, cuts: npt.ArrayLike, clients: Sequence[int] | None = None) -> RoundParts:
@@ -79,13 +79,20 @@ def slowest_latency(demand: FloatArray, slowness: FloatArray) -> FloatArray:
     """max_n T_n for demands (..., 3M-2) on clients given by columns of `System.slowness`: (...)."""
     flat = demand.reshape(-1, demand.shape[-1])
     rows = max(1, _CHUNK // slowness.shape[1])
+    if len(flat) <= rows:
+        slowest: FloatArray = (slowness.T @ flat.T).max(axis=0)
+        return slowest.reshape(demand.shape[:-1])
     latency = [(flat[k : k + rows] @ slowness).max(axis=1) for k in range(0, len(flat), rows)]
     return np.concatenate(latency).reshape(demand.shape[:-1])
 
 
-def slowest_client(problem: Problem, cuts: npt.ArrayLike) -> int:
-    """The client, counted from 0, that decides T_S of one plan."""
-    return int(np.argmax(demands(problem, cuts) @ problem.system.slowness))
+def slowest_round(problem: Problem, cuts: npt.ArrayLike) -> tuple[int, FloatArray, RoundParts]:
+    """The client, counted from 0, that decides T_S of one plan, T_S, and where that client's round goes."""
+    M, demand, slowness = problem.system.num_tiers, demands(problem, cuts), problem.system.slowness
+    latency = demand @ slowness
+    client = int(latency.argmax())
+    parts = demand * slowness[:, client]
+    return client, latency[client], RoundParts(parts[:M], parts[M : 2 * M - 1], parts[2 * M - 1 :])
 
 
 def aggregation_latency(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
