@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hsfl.experiments.recipes import RECIPES
+from hsfl.experiments.result import VERDICTS
 from hsfl.problem.profile import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from hsfl.problem.units import EXAMPLES, KINDS, SI, parse
 from hsfl.report.results import results_markdown
@@ -214,7 +215,7 @@ def results() -> str:
     shown = [json.loads((EXPERIMENTS / "results" / f"{name}.json").read_text(encoding="utf-8")) for name in run]
     header = "<!-- Written by docs/generate.py (make docs) from experiments/; change that, not this. -->\n\n"
     first = [header + notes["about"].strip(), _headlines(shown, notes["headlines"]), notes["learnt"].strip()]
-    about = "\n\n".join([*first, _verdicts(shown, notes["waiting"]), _costs(shown)])
+    about = "\n\n".join([*first, _verdicts(shown, notes["waiting"], notes["again"]), _costs(shown)])
     return results_markdown(shown, pictures="../experiments/results", reasons=notes["reasons"], about=about)
 
 
@@ -228,14 +229,16 @@ def _headlines(shown: Sequence[Mapping[str, Any]], headlines: Sequence[Sequence[
     return "\n".join(lines)
 
 
-def _verdicts(shown: Sequence[Mapping[str, Any]], waiting: Sequence[str]) -> str:
-    words = ("holds", "holds in part", "does not hold")
-    lines = ["## All figures\n", f"| figure | what | {' | '.join(words)} |", "|---|---|---:|---:|---:|"]
+def _verdicts(shown: Sequence[Mapping[str, Any]], waiting: Sequence[str], again: Mapping[str, str]) -> str:
+    lines = ["## All figures\n", f"| figure | what | {' | '.join(VERDICTS)} |", f"|---|---|{'---:|' * len(VERDICTS)}"]
     for result in shown:
-        counts = [sum(claim["verdict"] == word for claim in result["claims"]) for word in words]
+        counts = [sum(claim["verdict"] == word for claim in result["claims"]) for word in VERDICTS]
         lines.append(f"| [{result['name']}](#{_anchor(result)}) | {result['title']} | {' | '.join(map(str, counts))} |")
     if waiting:
         lines.append(f"\nNot run at full size yet: {', '.join(f'`{name}`' for name in waiting)}.")
+    if again:
+        changed = "\n".join(f"- `{name}`: {why}" for name, why in again.items())
+        lines.append(f"\nTo be run again at full size, for what is below was made by an earlier recipe:\n\n{changed}")
     return "\n".join(lines)
 
 

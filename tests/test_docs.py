@@ -83,7 +83,7 @@ def test_every_recipe_has_results_and_every_claim_a_reason(generate: ModuleType)
         shown = json.loads((ROOT / "experiments" / "results" / f"{name}.json").read_text())
         given = reasons.get(name, {})
         assert {claim["what"] for claim in shown["claims"]} == set(given) and all(given.values()), name
-    assert set(reasons) <= found
+    assert set(reasons) <= found and set(notes["again"]) <= found
 
 
 @pytest.mark.parametrize("text", [p for p in blocks("toml") if "[[tiers]]" in p.values[0]])

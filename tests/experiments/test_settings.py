@@ -11,7 +11,7 @@ import hsfl
 from hsfl.experiments import gains
 from hsfl.experiments.benchmarks import full_sync_cuts
 from hsfl.experiments.recipes import RECIPES
-from hsfl.experiments.settings import Settings, client_cloud, client_edge, scaled
+from hsfl.experiments.settings import Settings, client_cloud, client_edge, one_edge_server, scaled
 from hsfl.experiments.store import content
 from hsfl.problem.system import System
 from hsfl.strategies import make_strategy
@@ -30,6 +30,18 @@ def test_fewer_tiers_are_the_built_in_scenarios() -> None:
     assert rates(paper.system) == rates(hsfl.load_scenario("paper").system)
     assert rates(client_edge(paper).system) == rates(hsfl.load_scenario("client-edge").system)
     assert rates(client_cloud(paper).system) == rates(hsfl.load_scenario("client-cloud").system)
+
+
+@pytest.mark.parametrize("settings", [FULL, QUICK], ids=["full", "quick"])
+def test_one_edge_server_serves_all_devices_and_is_never_averaged(settings: Settings) -> None:
+    scenario = settings.scenario(settings.dataset, "shards", 0)
+    problem = one_edge_server(scenario).training_problem
+    edge, one = scenario.system.tiers[1], problem.system.tiers[1]
+    assert problem.system.entities == (scenario.system.num_clients, 1)
+    assert one.compute_flops.tolist() == [edge.compute_flops[0]]
+    assert problem.system.slowness[1].tolist() == [problem.system.num_clients / edge.compute_flops[0]] * 20
+    assert problem.system.tiers[0].uplink_bps.tolist() == scenario.system.tiers[0].uplink_bps.tolist()
+    assert aggregation_latency(problem, (2,))[1] == 0
 
 
 @pytest.mark.parametrize("code", [None, gains.LINKS, {"average": "int4"}], ids=["plain", "beyond", "averages only"])
@@ -78,7 +90,7 @@ def test_scaling_compute_and_communication(settings: Settings) -> None:
 def test_every_recipe_wants_runs_that_can_be_trained(name: str, settings: Settings) -> None:
     """All of full size too: scenarios that are valid, and one setting for all, but for the recipe that looks for it."""
     wanted = RECIPES[name].runs(settings)
-    assert wanted or name in ("fig2c", "bcd", "robustness")
+    assert wanted or name in ("fig2c", "draws", "bcd", "robustness")
     for scenario in wanted.values():
         training = scenario.spec.training
         strategy = make_strategy(scenario)

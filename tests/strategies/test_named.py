@@ -17,7 +17,7 @@ from hsfl.planner.result import evaluate_plan
 from hsfl.problem.plan import NEVER
 from hsfl.problem.problem import Problem
 from hsfl.strategies import NAMES, Named, make_strategy
-from hsfl.theory.latency import split_latency
+from hsfl.theory.latency import round_latency, split_latency
 from tests.zoo import code_vectors
 
 ASKED = range(0, 40_000, 10)  # rounds at which a strategy is asked
@@ -116,6 +116,14 @@ def test_ams_is_the_fastest_round_of_all(problem: Problem) -> None:
     assert {named("RMA+AMS").propose(problem, None, round_).cuts for round_ in range(5)} == {fastest}
 
 
+def test_ams_with_averages_is_the_fastest_round_with_them(problem: Problem) -> None:
+    for round_ in range(3):
+        plan = named("RMA+AMS-averages").propose(problem, None, round_)
+        assert plan.intervals == named("RMA+AMS").propose(problem, None, round_).intervals
+        seconds = {c: float(round_latency(problem, c, plan.intervals)) for c in combinations(range(1, 16), 2)}
+        assert plan.cuts == min(seconds, key=seconds.__getitem__) != named("RMA+AMS").propose(problem, None, 0).cuts
+
+
 def test_intervals_out_of_reach_get_the_best_cuts_of_an_easier_target(problem: Problem) -> None:
     strict = replace(problem, constants=replace(problem.constants, target=2.5))
     for round_ in range(20):
@@ -126,7 +134,8 @@ def test_intervals_out_of_reach_get_the_best_cuts_of_an_easier_target(problem: P
         assert plan == ExactSolver(easier).solve(plan.intervals).plan
 
 
-def test_planned_intervals_at_most_double_from_plan_to_plan(problem: Problem) -> None:
+def test_planned_intervals_at_most_double_from_plan_to_plan() -> None:
+    problem = hsfl.load_scenario("paper", {"convergence.target": 500.0, "convergence.drift": "refined"}).problem
     free = named("HSFL").propose(problem, None, 0)
     assert min(free.intervals[:2]) > 6  # else there is nothing to limit
     small = hsfl.Plan((4, 7), (1, 3, 1))
@@ -135,6 +144,13 @@ def test_planned_intervals_at_most_double_from_plan_to_plan(problem: Problem) ->
     assert named("HSFL").propose(problem, hsfl.Plan((4, 7), free.intervals), 100) == free
     drawn = named("MA+RMS").propose(problem, small, 100)
     assert drawn.intervals == (2, 6, 1)
+
+
+def test_the_paper_s_bound_knows_no_such_limit(problem: Problem) -> None:
+    small = hsfl.Plan((4, 7), (1, 1, 1))
+    for name in ("HSFL", "MA+RMS"):
+        plan = named(name).propose(problem, small, 100)
+        assert min(plan.intervals[:2]) > 2 and plan == named(name).propose(problem, None, 100)
 
 
 def test_depth_aware_averaging_has_a_period_of_ten(problem: Problem) -> None:

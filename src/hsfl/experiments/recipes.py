@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from hsfl.experiments import ablations, benchmarks, forecasts, gains, motivation, planning, random_systems, resources
+from hsfl.experiments import (
+    ablations,
+    benchmarks,
+    draws,
+    forecasts,
+    gains,
+    motivation,
+    planning,
+    random_systems,
+    resources,
+)
 from hsfl.experiments.recipe import Found, Recipe
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings
@@ -44,6 +54,7 @@ RECIPES = {
             gains.hindsight_runs,
         ),
         Recipe("forecast", "forecasts of the loss against what happened", forecasts.forecast, forecasts.runs),
+        Recipe("draws", "random choices, drawn many times", draws.draws),
         Recipe("bcd", "how far BCD ends from the optimum", _bcd),
         Recipe("robustness", "plans with wrong constants", _robustness),
     )

@@ -6,7 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
+HOLDS, EXCEEDS, IN_PART, FAILS = "holds", "exceeds", "in part", "does not hold"
+#: Of what goes further than the paper: measured, and not judged by it.
+PAST = "past the paper"
+VERDICTS = (HOLDS, EXCEEDS, IN_PART, FAILS, PAST)
+
+
+def judged(measured: float, low: float, high: float, paper: float, nothing: float = 0.0) -> str:
+    """The verdict on "better by so much", of a number that is more the better, measured between `low` and `high`.
+
+    It holds if the interval contains the paper's number or lies beyond it; it exceeds if all of it lies beyond twice
+    the paper's number, for then what is compared with does much worse here; in part if what was measured goes the same
+    way from `nothing`, the number of no difference.
+    """
+    if low > 2 * paper:
+        return EXCEEDS
+    if high >= paper:
+        return HOLDS
+    return IN_PART if measured > nothing else FAILS
 
 
 @dataclass(frozen=True)

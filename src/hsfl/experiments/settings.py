@@ -122,6 +122,16 @@ def client_edge(scenario: Scenario) -> Scenario:
     return _changed(scenario, raw)
 
 
+def one_edge_server(scenario: Scenario) -> Scenario:
+    """Without the top tier and with one edge server for all devices, which holds the rest of the model."""
+    raw = copy.deepcopy(dict(client_edge(scenario).raw))
+    top = raw["tiers"][-1] = {key: value for key, value in raw["tiers"][-1].items() if not key.startswith("fed_")}
+    top |= {"entities": 1, "compute": float(scenario.system.tiers[1].compute_flops[0])}
+    top.pop("parents", None)
+    raw["tiers"][0].pop("parents", None)
+    return _changed(scenario, raw)
+
+
 def client_cloud(scenario: Scenario) -> Scenario:
     """Without the tiers between: devices and the cloud, over a slow link."""
     raw = copy.deepcopy(dict(scenario.raw))

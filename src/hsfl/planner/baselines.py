@@ -1,7 +1,7 @@
 """The plans a good one is compared with: full synchronisation, random choices, resource-aware cuts, PSL, fewer tiers.
 
 The paper's names: MA plans intervals and MS plans cuts; R before either makes it random; AMS cuts for speed alone
-(after CoopFL: the fastest round, convergence left aside); PSL never averages.
+(after CoopFL: the fastest round, convergence and averages left aside); PSL never averages.
 """
 
 from __future__ import annotations
@@ -124,8 +124,13 @@ def convergence_aside(problem: Problem) -> Problem:
     return replace(problem, constants=nothing)
 
 
-def fastest_round_cuts(problem: Problem, *, allow_empty_tiers: bool = False) -> tuple[int, ...]:
-    """AMS: the cuts with the least T_S that fit the memories."""
+def fastest_round_cuts(
+    problem: Problem, intervals: tuple[int, ...] | None = None, *, allow_empty_tiers: bool = False
+) -> tuple[int, ...]:
+    """AMS: the cuts with the least T_S that fit the memories, averages left aside; or counted, at given intervals."""
+    if intervals is not None:
+        aside = convergence_aside(problem)
+        return ExactSolver(aside, allow_empty_tiers=allow_empty_tiers, plan_codes=False).solve(intervals).plan.cuts
     free = replace(problem, system=problem.system.with_free_aggregation())
     return ExactSolver(free, allow_empty_tiers=allow_empty_tiers, plan_codes=False).solve().plan.cuts
 

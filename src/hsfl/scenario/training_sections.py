@@ -88,7 +88,7 @@ class StrategySection(Section):
         "HSFL",
         description="Who chooses cuts and intervals: HSFL (the planner, again whenever every tier has been averaged), "
         "fixed (cuts and intervals as given), one of the paper's benchmarks (RMA+MS, MA+RMS, RMA+RMS, DAMA+RMS, "
-        'RMA+AMS, PSL), or your own: "package.module:Class".',
+        'RMA+AMS, PSL), the variant RMA+AMS-averages, or your own: "package.module:Class".',
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
         None,
