@@ -94,7 +94,7 @@ CONFINED = {
     "jinja2": {"report"},
     "typer": {"cli"},
     "rich": {"report", "cli"},
-    "scipy": {"planner"},
+    "scipy": {"planner", "experiments"},
     "pydantic": {"records", "scenario", "engine", "runs", "explorer"},
 }
 #: A module, or a function in one, named in a string: importlib and factories take such.

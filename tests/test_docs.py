@@ -9,6 +9,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +20,10 @@ import typer
 
 import hsfl
 import hsfl.cli
+from hsfl.experiments.compact import write_runs
 from hsfl.experiments.recipes import RECIPES
+from hsfl.experiments.settings import Settings
+from tests.experiments.curves import run
 from tests.test_architecture import ALLOWED, CONFINED
 
 ROOT = Path(__file__).parent.parent
@@ -77,13 +81,31 @@ def test_check_notices_what_is_out_of_date(generate: ModuleType, tmp_path: Path,
 def test_every_recipe_has_results_and_every_claim_a_reason(generate: ModuleType) -> None:
     notes = generate.tomllib.loads((ROOT / "experiments" / "reasons.toml").read_text())
     reasons, waiting = notes["reasons"], notes["waiting"]
-    found = {path.stem for path in (ROOT / "experiments" / "results").glob("*.json")}
+    found = {path.name.split(".")[0] for path in (ROOT / "experiments" / "results").glob("*.json")}
     assert found == RECIPES.keys() - set(waiting) and set(waiting) <= RECIPES.keys(), "results, or waiting for them"
     for name in found:
         shown = json.loads((ROOT / "experiments" / "results" / f"{name}.json").read_text())
         given = reasons.get(name, {})
         assert {claim["what"] for claim in shown["claims"]} == set(given) and all(given.values()), name
     assert set(reasons) <= found and set(notes["again"]) <= found
+
+
+def test_results_are_made_again_from_runs_that_are_there(
+    generate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table "In short" has what they say, not what was stored."""
+    results, settings = tmp_path / "results", Settings(seeds=(0, 1, 2))
+    shutil.copytree(ROOT / "experiments" / "results", results)
+    shutil.copy(ROOT / "experiments" / "reasons.toml", tmp_path)
+    monkeypatch.setattr(generate, "EXPERIMENTS", tmp_path)
+    line = (
+        "| 3-tier is faster than client-cloud SFL (time to 73%) | 4.6x | 4.7x (4.7 to 4.7), 95 %: 4.7 to 4.7 | holds |"
+    )
+    assert line not in generate.results()
+    paces = {"3-tier": 1.0, "client-cloud": 4.7}
+    found = {key: run([0.1, 0.4, *[0.79] * 8], paces.get(key[0], 2.0)) for key in RECIPES["fig2a"].runs(settings)}
+    write_runs(results, RECIPES["fig2a"], settings, found)
+    assert line in generate.results()
 
 
 @pytest.mark.parametrize("text", [p for p in blocks("toml") if "[[tiers]]" in p.values[0]])

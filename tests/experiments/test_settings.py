@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 import hsfl
-from hsfl.experiments import gains
 from hsfl.experiments.benchmarks import full_sync_cuts
 from hsfl.experiments.recipes import RECIPES
-from hsfl.experiments.settings import Settings, client_cloud, client_edge, one_edge_server, scaled
+from hsfl.experiments.settings import LINKS, Settings, client_cloud, client_edge, one_edge_server, scaled
 from hsfl.experiments.store import content
 from hsfl.problem.system import System
 from hsfl.strategies import make_strategy
@@ -44,7 +43,7 @@ def test_one_edge_server_serves_all_devices_and_is_never_averaged(settings: Sett
     assert aggregation_latency(problem, (2,))[1] == 0
 
 
-@pytest.mark.parametrize("code", [None, gains.LINKS, {"average": "int4"}], ids=["plain", "beyond", "averages only"])
+@pytest.mark.parametrize("code", [None, LINKS, {"average": "int4"}], ids=["plain", "beyond", "averages only"])
 @pytest.mark.parametrize("settings", [FULL, QUICK], ids=["full", "quick"])
 def test_full_synchronisation_has_the_cuts_with_the_shortest_round(
     settings: Settings, code: dict[str, str] | None
@@ -96,16 +95,37 @@ def test_every_recipe_wants_runs_that_can_be_trained(name: str, settings: Settin
         strategy = make_strategy(scenario)
         if not strategy.needs_constants:
             strategy.propose(scenario.training_problem, None, 0)
-        if name != "setting":
+        if name not in ("setting", "step"):
             rate = 0.005 if scenario.name == "mnist" else 0.01
             assert (training.optimizer, training.learning_rate, scenario.spec.model.factory) == ("momentum", rate, None)
 
 
-def test_every_strategy_has_all_seeds() -> None:
-    wanted = RECIPES["fig5"].runs(FULL)
-    places = {key[:3] for key in wanted}
-    assert len(places) == 2 * 2 * 7
+@pytest.mark.parametrize("name", ["fig4", "fig5"])
+def test_every_strategy_has_all_seeds(name: str) -> None:
+    wanted = RECIPES[name].runs(FULL)
+    places = {key[:4] for key in wanted}
+    assert len(places) == 2 * 2 * (8 + 6)
     assert set(wanted) == {(*place, seed) for place in places for seed in (0, 1, 2)}
+
+
+def test_the_paper_s_pairing_has_nothing_but_the_paper_s() -> None:
+    for (pairing, *_, strategy, _), scenario in RECIPES["fig5"].runs(FULL).items():
+        codes = {(c.up.name, c.down.name, c.average.name) for c in (t.codes for t in scenario.system.tiers[:-1])}
+        as_paper = pairing == "as the paper plans"
+        assert codes == {("fp32", "fp32", "fp32") if as_paper else ("int4", "int4", "int8")}
+        assert scenario.spec.training.averaging == ("plain" if as_paper else "corrected")
+        if make_strategy(scenario).needs_constants:
+            assert scenario.training_problem.constants.drift == ("paper" if as_paper else "energy")
+        until_converged = strategy in ("HSFL", "MA+RMS", "RMA+RMS")
+        assert scenario.spec.stopping.until_converged == until_converged
+        assert (scenario.spec.stopping.rounds == 8000) == until_converged
+
+
+def test_the_paper_s_step_is_the_paper_s() -> None:
+    for scenario in RECIPES["step"].runs(FULL).values():
+        training = scenario.spec.training
+        assert (training.optimizer, training.learning_rate) == ("sgd", 5e-4)
+        assert scenario.training_problem.num_layers == 16
 
 
 def test_what_goes_past_the_paper_is_on_by_itself_and_together() -> None:

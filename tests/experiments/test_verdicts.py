@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from hsfl.experiments import ablations, benchmarks, gains, planning
+from hsfl.experiments import ablations, benchmarks, converged, gains, planning, resources
 from hsfl.experiments.recipe import Found
-from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Result
+from hsfl.experiments.result import EXCEEDS, FAILS, HOLDS, IN_PART, PAST, Claim, Result
 from hsfl.experiments.settings import Settings
+from hsfl.experiments.statistics import Ratio
 from hsfl.experiments.store import DIVERGED
 from hsfl.runs.reading import Run
 from tests.experiments.curves import run
@@ -128,19 +129,91 @@ def test_cuts_that_fail_in_more_seeds_are_slower() -> None:
     assert judge(ablations.cuts, {shallow: good} | swapped, "deeper cuts: slower").verdict == IN_PART
 
 
+def fig4(paces: Mapping[str, list[float]], finals: Mapping[tuple[str, str], float] | None = None) -> Found:
+    """Runs of fig4 and fig5, by strategy and seed as fast as given, else in two seconds a round; by strategy and
+    partition as accurate as given."""
+    return {
+        key: curve((finals or {}).get((key[3], key[2]), 0.8), paces.get(key[3], [2.0] * 3)[key[4]])
+        for key in benchmarks.runs(SETTINGS)
+    }
+
+
+def verdicts(result: Result, what: str) -> set[str]:
+    found = {claim.verdict for claim in result.claims if claim.what.startswith(what)}
+    assert found, what
+    return found
+
+
 @pytest.mark.parametrize(
     ("rma_ms", "verdict"),
-    [([1.0, 1.0, 1.0], HOLDS), ([1.0, 3.0, 1.0], IN_PART), ([3.0, 3.0, 3.0], FAILS)],
+    [([1.0, 1.0, 1.0], HOLDS), ([1.0, 1.9, 1.1], FAILS), ([3.0, 3.0, 3.0], FAILS)],
 )
-def test_planning_cuts_matters_more_where_every_seed_says_so(rma_ms: list[float], verdict: str) -> None:
-    found = {
-        (SETTINGS.dataset, partition, strategy, seed): curve(0.8, rma_ms[seed] if strategy == "RMA+MS" else 2.0)
-        for partition in benchmarks.PARTITIONS
-        for strategy in (*benchmarks.STRATEGIES, benchmarks.FULL_SYNC)
-        for seed in SETTINGS.seeds
+def test_one_is_faster_than_others_if_seeds_leave_no_doubt(rma_ms: list[float], verdict: str) -> None:
+    result = benchmarks.accuracy_over_time(SETTINGS, fig4({"RMA+MS": rma_ms}))
+    assert verdicts(result, "RMA+MS is faster than MA+RMS, DAMA+RMS and RMA+RMS") == {verdict}
+    some = fig4({"RMA+MS": rma_ms, "MA+RMS": [9.0] * 3})
+    expected = HOLDS if verdict == HOLDS else IN_PART
+    assert verdicts(benchmarks.accuracy_over_time(SETTINGS, some), "RMA+MS is faster than MA+RMS") == {expected}
+
+
+def test_what_hsfl_plans_is_past_the_paper() -> None:
+    for recipe in (benchmarks.accuracy_over_time, converged.converged_time):
+        result = recipe(SETTINGS, fig4({}))
+        assert verdicts(result, "as hsfl plans") == {PAST}
+        assert {c.what.startswith("as hsfl plans") for c in result.claims if c.verdict == PAST} == {True}
+
+
+def test_non_iid_data_take_more_rounds() -> None:
+    what = "all six are slower on non-IID data"
+    assert verdicts(benchmarks.accuracy_over_time(SETTINGS, fig4({})), what) == {FAILS}
+    slow = run([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, *[0.8] * 6], 2.0)
+    found = {key: slow if key[2] == "shards" else one for key, one in fig4({}).items()}
+    assert verdicts(benchmarks.accuracy_over_time(SETTINGS, found), what) == {HOLDS}
+    mixed = {key: one if key[3] != "HSFL" else curve(0.8) for key, one in found.items()}
+    assert verdicts(benchmarks.accuracy_over_time(SETTINGS, mixed), what) == {IN_PART}
+
+
+@pytest.mark.parametrize(("pace", "verdict"), [([17.0] * 3, EXCEEDS), ([3.0] * 3, HOLDS), ([1.0] * 3, FAILS)])
+def test_faster_by_so_much(pace: list[float], verdict: str) -> None:
+    """The quick data set has no number of the paper: any gain will do."""
+    result = converged.converged_time(SETTINGS, fig4({"MA+RMS": pace}))
+    assert verdicts(result, "HSFL is faster than MA+RMS") == {verdict}
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [((8.0, 8.2, 8.4), HOLDS), ((4.0, 4.1, 4.2), IN_PART), ((30.0, 30.0, 31.0), EXCEEDS), ((0.9, 0.8, 0.9), FAILS)],
+)
+def test_ratios_are_judged_by_their_interval(values: tuple[float, ...], verdict: str) -> None:
+    assert Ratio(values, 0).judged(8.1) == verdict
+
+
+def test_others_that_ignore_convergence_are_worse_in_both() -> None:
+    bad = {(s, p): 0.7 for s in ("RMA+AMS", "DAMA+RMS") for p in benchmarks.PARTITIONS}
+    what = "RMA+AMS and DAMA+RMS are slower"
+    assert verdicts(converged.converged_time(SETTINGS, fig4({}, bad)), what) == {HOLDS}
+    assert verdicts(converged.converged_time(SETTINGS, fig4({}, bad | {("DAMA+RMS", "iid"): 0.8})), what) == {
+        HOLDS,
+        IN_PART,
     }
-    claims = benchmarks.accuracy_over_time(SETTINGS, found).claims
-    assert {c.verdict for c in claims if c.what.startswith("planning cuts")} == {verdict}
+    assert verdicts(converged.converged_time(SETTINGS, fig4({})), what) == {FAILS}
+
+
+@pytest.mark.parametrize(
+    ("slower", "verdict"),
+    [({}, HOLDS), ({"HSFL": 3.0}, FAILS), ({"RMA+RMS": 3.0, "HSFL": 2.0}, IN_PART), ({"RMA+RMS": 3.0}, HOLDS)],
+)
+def test_the_most_robust_has_the_least_factor(slower: dict[str, float], verdict: str) -> None:
+    """Added seconds do not count: one that is ten times as slow may grow by as much as it was."""
+    found = {
+        (who, kind, scale, seed): curve(
+            0.8, (1.0 if who == "HSFL" else 10.0) * (slower.get(who, 1.0) if scale < 1 else 1.0)
+        )
+        for who, kind, scale, seed in resources.strategies_runs(SETTINGS)
+    }
+    result = resources.strategies(SETTINGS, found)
+    assert verdicts(result, "HSFL degrades least") == {verdict}
+    assert verdicts(result, "HSFL is the fastest") == {HOLDS}
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,7 @@ def reproduce(
         raise HsflError(f"{out}: there is a file; choose another folder")
     chosen = [recipe for name, recipe in RECIPES.items() if name in figures or "all" in figures]
 
+    from hsfl.experiments.compact import write_runs
     from hsfl.experiments.reproduce import reproduce as results
     from hsfl.experiments.settings import Settings
     from hsfl.experiments.store import Store
@@ -100,7 +101,13 @@ def reproduce(
     try:
         with stops_at_once(), warnings_in_one_line(), RunsProgress() as progress:
             for result in results(
-                chosen, settings, store, jobs=jobs, callbacks=[progress], on_progress=progress.update
+                chosen,
+                settings,
+                store,
+                jobs=jobs,
+                callbacks=[progress],
+                on_progress=progress.update,
+                on_found=lambda recipe, found: write_runs(out, recipe, settings, found),
             ):
                 result = replace(result, cost={**result.cost, "made": _about(settings)})
                 write_result(result, out)

@@ -8,7 +8,7 @@ from typing import Any
 from hsfl.experiments.benchmarks import PARTITIONS, as_accurate
 from hsfl.experiments.motivation import depth_runs, falling
 from hsfl.experiments.recipe import Found, Wanted
-from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Result
+from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Result, judged
 from hsfl.experiments.settings import Settings, fixed
 from hsfl.experiments.statistics import (
     MORE_ERROR,
@@ -72,8 +72,8 @@ def intervals(settings: Settings, found: Found) -> Result:
             Claim(
                 f"planned intervals are more accurate than PSL ({word})",
                 f"+{gain} points",
-                f"{gained.text(1, '+')} points",
-                HOLDS if gained.mean >= gain else IN_PART if gained.mean > 0 else FAILS,
+                f"{gained.with_interval(1, '+')} points",
+                judged(gained.mean, *gained.interval, gain),
             ),
             Claim(
                 f"planned intervals are faster than PSL ({word})",
@@ -84,8 +84,8 @@ def intervals(settings: Settings, found: Found) -> Result:
             Claim(
                 f"planned intervals are faster than I = 1 ({word}), time to {target:.0%}",
                 "significantly",
-                sooner.text(2),
-                HOLDS if sooner.mean > 1 else FAILS,
+                sooner.with_interval(2),
+                HOLDS if sooner.mean and sooner.interval[0] > 1 else IN_PART if sooner.mean > 1 else FAILS,
             ),
             as_accurate(f"planned intervals are as accurate as I = 1 ({word})", of["planned"], of["I = 1"]),
         ]
@@ -124,7 +124,7 @@ def _faster_than_psl(learnt: list[tuple[Run, Run]], seeds: int, level: float, pa
     saved = Spread(tuple(100 * (1 - 1 / value) for value in ratio.values))
     at_chance = f"; in {seeds - len(learnt)} of {seeds} seeds PSL never leaves chance" if len(learnt) < seeds else ""
     text = f"{saved.text()} % of PSL's time to {level:.0%} saved{at_chance}"
-    return text, HOLDS if saved.mean >= paper else IN_PART if saved.mean > 0 else FAILS
+    return text, HOLDS if saved.interval[1] >= paper else IN_PART if saved.mean > 0 else FAILS
 
 
 def cuts_runs(settings: Settings) -> Wanted:

@@ -35,7 +35,9 @@ _PERCENT = [round(100 * moment) for moment in MOMENTS]
 def runs(settings: Settings) -> Wanted:
     """Those of `fig4`, `slack` and `beyond` that plan all of it or average in every round."""
     wanted: Wanted = {
-        key: scenario for key, scenario in benchmarks.runs(settings).items() if key[2] in ("HSFL", FULL_SYNC)
+        key[1:]: scenario
+        for key, scenario in benchmarks.runs(settings).items()
+        if key[0] == benchmarks.AS_PAPER and key[3] in ("HSFL", FULL_SYNC)
     }
     for others in (planning.slack_runs(settings), gains.beyond_runs(settings)):
         wanted |= {(settings.dataset, *key): scenario for key, scenario in others.items()}

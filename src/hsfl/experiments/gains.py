@@ -8,7 +8,7 @@ from typing import Any
 from hsfl.experiments.benchmarks import FULL_SYNC, PARTITIONS, as_accurate, full_sync_cuts
 from hsfl.experiments.recipe import Found, Key, Wanted
 from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series
-from hsfl.experiments.settings import Settings, fixed
+from hsfl.experiments.settings import CODED, LINKS, Settings, fixed
 from hsfl.experiments.statistics import (
     MORE_ERROR,
     Spread,
@@ -24,9 +24,6 @@ from hsfl.experiments.statistics import (
 from hsfl.runs.reading import Run
 
 PLANNED, CORRECTED, TOGETHER = "planned", "planned, corrected", "planned, corrected, coded"
-#: How what links carry is written where it is coded: activations, gradients and averages of both tiers below the top.
-LINKS = {"up": "int4", "down": "int4", "average": "int8"}
-CODED: dict[str, Any] = {"tiers.1.code": LINKS, "tiers.2.code": LINKS}
 _BY_LOSS = {"strategy.name": "HSFL", "strategy.drift": "energy"}
 _CORRECTED = {"training.averaging": "corrected"}
 #: By what is trained and partition: how many times as fast as full synchronisation it is to be.

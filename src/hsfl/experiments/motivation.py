@@ -56,8 +56,8 @@ def tiers(settings: Settings, found: Found) -> Result:
             Claim(
                 f"3-tier is faster than {tree} SFL (time to {target:.0%})",
                 f"{paper}x",
-                ratio.text(),
-                HOLDS if ratio.mean >= paper else IN_PART if ratio.mean > 1 else FAILS,
+                ratio.with_interval(),
+                ratio.judged(paper),
             )
         )
     for tree in TREES:

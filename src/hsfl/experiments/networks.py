@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import nn
 
 from hsfl import models
 
 
-def vgg16_group_norm() -> nn.Module:
-    """VGG-16 with group normalisation after every convolution, which needs no statistics of a batch."""
+def _normalised(name: str, norm: Callable[[int], nn.Module]) -> nn.Module:
+    """A built-in model with a normalisation after every convolution."""
     modules: list[nn.Module] = []
-    for module in models.build("vgg16").children():
+    for module in models.build(name).children():
         modules.append(module)
         if isinstance(module, nn.Conv2d):
-            modules.append(nn.GroupNorm(32, module.out_channels))
+            modules.append(norm(module.out_channels))
     return nn.Sequential(*modules)
+
+
+def vgg16_group_norm() -> nn.Module:
+    """VGG-16 with group normalisation, which needs no statistics of a batch."""
+    return _normalised("vgg16", lambda channels: nn.GroupNorm(32, channels))
+
+
+def vgg16_batch_norm() -> nn.Module:
+    """VGG-16 with batch normalisation, by the statistics of each client's own mini-batch."""
+    return _normalised("vgg16", nn.BatchNorm2d)
+
+
+def lenet5_batch_norm() -> nn.Module:
+    """LeNet-5 likewise."""
+    return _normalised("lenet5", nn.BatchNorm2d)

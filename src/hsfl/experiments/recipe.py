@@ -25,3 +25,5 @@ class Recipe:
     about: str
     show: Callable[[Settings, Found], Result]
     runs: Callable[[Settings], Wanted] = lambda settings: {}
+    every_round: bool = False
+    """Whether it looks at all rounds of a run, not at evaluations and plans alone."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from hsfl.errors import HsflError
 from hsfl.experiments.benchmarks import PARTITIONS
-from hsfl.experiments.recipe import Key, Recipe
+from hsfl.experiments.recipe import Found, Key, Recipe
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings
 from hsfl.experiments.store import Store, content
@@ -48,16 +48,17 @@ def reproduce(
     jobs: int = 1,
     callbacks: Sequence[Callback] = (),
     on_progress: Callable[[RunCounts], None] = lambda counts: None,
+    on_found: Callable[[Recipe, Found], None] = lambda recipe, found: None,
 ) -> Iterator[Result]:
-    """The results of recipes, each as soon as its runs are there.
+    """The results of recipes, each as soon as its runs are there; `on_found` hears of these.
 
     With several jobs, so many runs are trained side by side before the first result, each on one core; callbacks then
     hear nothing.
     """
     wanted = {recipe.name: recipe.runs(settings) for recipe in recipes}
     runs: dict[str, _Wanted] = {}
-    for name, of_recipe in wanted.items():
-        for key, scenario in of_recipe.items():
+    for name, scenarios in wanted.items():
+        for key, scenario in scenarios.items():
             runs.setdefault(_same(scenario), _Wanted(f"{name}: {_words(key, scenario)}", scenario))
     counts = RunCounts(total=len(runs))
     if jobs > 1:
@@ -77,7 +78,9 @@ def reproduce(
                 on_progress(counts)
         counts.current = f"{recipe.name}: {recipe.about}"
         on_progress(counts)
-        result = recipe.show(settings, {key: found[name] for key, name in names.items()})
+        of_recipe = {key: found[name] for key, name in names.items()}
+        on_found(recipe, of_recipe)
+        result = recipe.show(settings, of_recipe)
         seeds = sorted({scenario.spec.training.seed for scenario in wanted[recipe.name].values()}, key=str)
         yield replace(result, cost={"seeds": seeds, **_cost((found[name] for name in names.values()), costed)})
 

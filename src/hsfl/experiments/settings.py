@@ -37,6 +37,9 @@ _QUICK_TRAINING: dict[str, Any] = {
 #: The planner's target: what full synchronisation would reach in so many rounds, made easier by so much of itself.
 HORIZON, SLACK = 3000.0, 3.0
 DEVICE_TO_CLOUD = "15 Mbps"
+#: How what links carry is written where it is coded: activations, gradients and averages of both tiers below the top.
+LINKS = {"up": "int4", "down": "int4", "average": "int8"}
+CODED: dict[str, Any] = {"tiers.1.code": LINKS, "tiers.2.code": LINKS}
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from math import floor, inf, isfinite
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from hsfl.experiments.result import Panel, Series
+from hsfl.experiments.result import Panel, Series, judged
 from hsfl.experiments.store import DIVERGED
 from hsfl.records import RoundRecord
 from hsfl.runs.reading import Run, total_bytes
@@ -118,6 +119,23 @@ def gigabytes(line: RoundRecord) -> float:
     return total_bytes(line) / 1e9
 
 
+def confidence(values: Sequence[float] | npt.NDArray[np.float64]) -> tuple[float, float]:
+    """The 95 % interval of the mean of a few independent numbers, by Student's t; of one, the number."""
+    mean, count = float(np.mean(values)), len(values)
+    if count < 2:
+        return mean, mean
+    from scipy import stats
+
+    half = float(stats.t.ppf(0.975, count - 1) * np.std(values, ddof=1) / np.sqrt(count))
+    return mean - half, mean + half
+
+
+def _with_interval(text: str, interval: tuple[float, float], form: str, count: int) -> str:
+    if count < 2 or not all(map(isfinite, interval)):
+        return text
+    return f"{text}, 95 %: {interval[0]:{form}} to {interval[1]:{form}}"
+
+
 @dataclass(frozen=True)
 class Spread:
     """A number over seeds."""
@@ -140,6 +158,15 @@ class Spread:
     def missed(self) -> int:
         """The seeds in which it is infinite: what it counts never came."""
         return sum(not isfinite(v) for v in self.values)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval of the mean over seeds; of one seed, the number."""
+        return confidence(self.values) if not self.missed else (self.low, self.high)
+
+    def with_interval(self, digits: int = 1, sign: str = "-") -> str:
+        """As `text`, and the confidence interval."""
+        return _with_interval(self.text(digits, sign), self.interval, f"{sign}z.{digits}f", len(self.values))
 
     def text(self, digits: int = 1, sign: str = "-") -> str:
         """The mean and the range; `sign="+"` marks what is positive too."""
@@ -177,6 +204,22 @@ class Ratio:
     def mean(self) -> float:
         """The geometric mean; 0 where the first itself never gets there."""
         return float(np.exp(np.mean(np.log(self.values)))) if min(self.values, default=0.0) > 0 else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval of the geometric mean over seeds; of one seed, the number."""
+        if not self.mean:
+            return 0.0, 0.0
+        low, high = confidence(np.log(self.values))
+        return float(np.exp(low)), float(np.exp(high))
+
+    def with_interval(self, digits: int = 1) -> str:
+        """As `text`, and the confidence interval."""
+        return _with_interval(self.text(digits), self.interval, f".{digits}f", len(self.values) if self.mean else 0)
+
+    def judged(self, paper: float) -> str:
+        """The verdict on "so many times as fast"."""
+        return judged(self.mean, *self.interval, paper, nothing=1.0)
 
     def text(self, digits: int = 1) -> str:
         if not self.mean:

@@ -1,0 +1,95 @@
+"""Runs in a few kilobytes each: their evaluations, plans and ends, so that results can be made again anywhere.
+
+One file per recipe, with the setting it was made in. What a recipe shows of runs read back is what it shows of the runs
+themselves, to the digit, but for recipes that look at every round.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hsfl.errors import HsflError
+from hsfl.experiments.recipe import Found, Key, Recipe
+from hsfl.experiments.result import Result
+from hsfl.experiments.settings import Settings
+from hsfl.files import write_whole
+from hsfl.records import Environment, PlanRecord, RoundRecord, Summary
+from hsfl.runs.reading import Run
+
+SUFFIX = ".runs.json"
+
+
+def write_runs(folder: Path, recipe: Recipe, settings: Settings, found: Found) -> None:
+    """Write NAME.runs.json, if the recipe trains anything and can be shown from it; a line per run."""
+    if not found or recipe.every_round:
+        return
+    head = json.dumps({"recipe": recipe.name, "settings": asdict(settings)})
+    lines = ",\n".join(json.dumps({"key": key, **_packed(run)}) for key, run in found.items())
+    text = f'{head[:-1]}, "runs": [\n{lines}\n]}}\n'
+    write_whole(folder / f"{recipe.name}{SUFFIX}", text.encode(), replace=True)
+
+
+def read_runs(path: Path) -> tuple[Settings, dict[Key, Run]]:
+    """What `write_runs` wrote; HsflError where it is something else."""
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+        settings = Settings(**given["settings"] | {"seeds": tuple(given["settings"]["seeds"])})
+        return settings, {_tuples(run["key"]): _unpacked(run) for run in given["runs"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HsflError(f"{path}: not the runs of a recipe ({error}); hsfl reproduce writes such files") from None
+
+
+def shown_again(recipe: Recipe, path: Path) -> Result:
+    """The result of a recipe from its runs in a file."""
+    return recipe.show(*read_runs(path))
+
+
+def _packed(run: Run) -> dict[str, Any]:
+    lines, last = run.evaluations(), run.metrics[-1]
+    ends = {name: getattr(run.summary, name) for name in ("ended", "rounds", "wall_s")} if run.summary else None
+    return {
+        "rounds": run.scenario["stopping"].get("rounds"),
+        "evaluate_every": run.scenario["execution"]["evaluate_every"],
+        "made_on": {name: getattr(run.environment, name) for name in ("device", "torch", "python")},
+        "ended": ends,
+        "columns": {name: [getattr(line, name) for line in lines] for name in ("round", "time_s", "accuracy")},
+        "bytes": {link: [line.bytes.get(link, 0) for line in lines] for link in last.bytes},
+        "last": {"round": last.round, "time_s": last.time_s, "bytes": last.bytes},
+        "plans": [plan.model_dump(include=_PLAN, exclude_none=True) for plan in run.plans],
+    }
+
+
+_PLAN = {"round", "time_s", "cuts", "intervals", "codes", "layers", "shortened"}
+
+
+def _unpacked(given: Mapping[str, Any]) -> Run:
+    columns, sent = given["columns"], given["bytes"]
+    metrics = [
+        RoundRecord(
+            round=round_, time_s=time_s, accuracy=accuracy, bytes={link: values[k] for link, values in sent.items()}
+        )
+        for k, (round_, time_s, accuracy) in enumerate(zip(*columns.values(), strict=True))
+    ]
+    if metrics[-1].round != given["last"]["round"]:
+        metrics.append(RoundRecord(**given["last"]))
+    return Run(
+        folder=Path(),
+        scenario={
+            "stopping": {"rounds": given["rounds"]},
+            "execution": {"evaluate_every": given["evaluate_every"]},
+        },
+        scenario_text="",
+        environment=Environment(**given["made_on"]),
+        metrics=metrics,
+        plans=[PlanRecord(**plan) for plan in given["plans"]],
+        labels=None,
+        summary=given["ended"] and Summary(**given["ended"]),
+    )
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

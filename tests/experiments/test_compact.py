@@ -1,0 +1,68 @@
+"""Runs in a small file show what the runs themselves show."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hsfl.errors import HsflError
+from hsfl.experiments.compact import SUFFIX, read_runs, shown_again, write_runs
+from hsfl.experiments.recipe import Found
+from hsfl.experiments.recipes import RECIPES
+from hsfl.experiments.settings import Settings
+from hsfl.experiments.store import DIVERGED
+from hsfl.records import PlanRecord
+from hsfl.runs.reading import Run
+from tests.experiments.curves import run
+
+SETTINGS = Settings(quick=True, seeds=(0, 1, 2), precision="bf16")
+TRAINED = [name for name, recipe in RECIPES.items() if not recipe.every_round and recipe.runs(SETTINGS)]
+
+
+def found(name: str) -> Found:
+    """Runs that differ in pace and accuracy, one of which diverges."""
+    runs: dict[object, Run] = {}
+    for k, key in enumerate(RECIPES[name].runs(SETTINGS)):
+        one = run([0.1, 0.3, 0.5, *[0.7 + 0.01 * (k % 7)] * 9], pace=1 / 3 + k % 5)
+        if k % 11 == 5:
+            one = run([0.1, 0.3], pace=0.7, ended=DIVERGED, rounds=110)
+            end = one.metrics[-1].model_copy(update={"round": 17, "accuracy": None})
+            one = replace(one, metrics=[*one.metrics, end])
+        plans = [*one.plans, PlanRecord(round=30, cuts=[1, 3], intervals=[2, 4, 1], layers=5, shortened="so")]
+        runs[key] = replace(one, plans=plans)
+    return runs
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_results_are_the_same_to_the_digit(name: str, tmp_path: Path) -> None:
+    given = found(name)
+    write_runs(tmp_path, RECIPES[name], SETTINGS, given)
+    settings, back = read_runs(tmp_path / f"{name}{SUFFIX}")
+    assert settings == SETTINGS and list(back) == list(given)
+    shown, again = RECIPES[name].show(SETTINGS, given), shown_again(RECIPES[name], tmp_path / f"{name}{SUFFIX}")
+    assert json.dumps(again.to_dict()) == json.dumps(shown.to_dict())
+
+
+def test_a_run_takes_a_few_kilobytes(tmp_path: Path) -> None:
+    long = run([0.1 + 0.001 * k for k in range(161)], pace=0.2983878667998492)
+    write_runs(tmp_path, RECIPES["fig2a"], SETTINGS, {("3-tier", seed): long for seed in range(10)})
+    assert (tmp_path / f"fig2a{SUFFIX}").stat().st_size < 10 * 10_000
+
+
+@pytest.mark.parametrize("name", ["drift", "fig2c"])
+def test_nothing_is_written_that_would_not_do(name: str, tmp_path: Path) -> None:
+    """For recipes that look at every round, and those that train nothing."""
+    given = {} if name == "fig2c" else {("iid", 0): run([0.1, 0.2])}
+    write_runs(tmp_path, RECIPES[name], SETTINGS, given)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"settings": {"seeds": [0]}, "runs": [{"key": [1]}]}', '{"settings": 3}'])
+def test_another_file_is_one_sentence(text: str, tmp_path: Path) -> None:
+    path = tmp_path / f"fig4{SUFFIX}"
+    path.write_text(text)
+    with pytest.raises(HsflError, match=r"fig4\.runs\.json: not the runs of a recipe"):
+        read_runs(path)
