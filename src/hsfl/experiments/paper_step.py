@@ -14,6 +14,7 @@ from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result,
 from hsfl.experiments.settings import Settings, fixed
 from hsfl.experiments.statistics import MORE_ERROR, ahead, curves, finals, slowdown, target_of, times_to
 from hsfl.runs.reading import Run
+from hsfl.scenario.scenario import Scenario
 
 EVERY_ROUND, PLANNED, NEVER = "I = 1", "planned", "PSL"
 #: The paper's gains over PSL in points, and the longest of its random intervals.
@@ -41,6 +42,10 @@ def _long(settings: Settings) -> dict[str, tuple[int, int]]:
     return {f"I = {i}": i for i in (settings.some_intervals[-1] if settings.quick else _RANDOM, settings.rare)}
 
 
+def _partitions(settings: Settings) -> dict[str, str]:
+    return {"shards": PARTITIONS["shards"]} if settings.quick else PARTITIONS
+
+
 def _variants(settings: Settings) -> dict[str, dict[str, Any]]:
     cuts = {"strategy.cuts": list(settings.cuts)}
     return {
@@ -52,9 +57,14 @@ def _variants(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def step_runs(settings: Settings) -> Wanted:
+    base = settings.scenario(settings.dataset, "iid", settings.seeds[0], _setting(settings))  # its network is profiled
+
+    def scenario(partition: str, seed: int, overrides: dict[str, Any]) -> Scenario:
+        return base.with_overrides({"data.partition": partition, "training.seed": seed, **overrides})
+
     return {
-        (partition, label, seed): settings.scenario(settings.dataset, partition, seed, _setting(settings) | overrides)
-        for partition in PARTITIONS
+        (partition, label, seed): scenario(partition, seed, overrides)
+        for partition in _partitions(settings)
         for label, overrides in _variants(settings).items()
         for seed in settings.seeds
     }
@@ -64,7 +74,7 @@ def step(settings: Settings, found: Found) -> Result:
     panels: list[Panel] = []
     rows: list[list[Any]] = []
     claims: list[Claim] = []
-    for partition, word in PARTITIONS.items():
+    for partition, word in _partitions(settings).items():
         of = {label: [found[partition, label, seed] for seed in settings.seeds] for label in _variants(settings)}
         target = target_of(of[EVERY_ROUND])
         panels.append(curves(word, of, level=100 * target, log_x=True))
