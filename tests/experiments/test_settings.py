@@ -91,7 +91,7 @@ def test_every_recipe_wants_runs_that_can_be_trained(name: str, settings: Settin
     """All of full size too: scenarios that are valid, and one setting for all, but for the recipe that looks for it."""
     one = replace(settings, seeds=(0,)) if name == "step" else settings  # whose network is profiled for every run
     wanted = RECIPES[name].runs(one)
-    assert wanted or name in ("fig2c", "draws", "bcd", "robustness")
+    assert wanted or name in ("systems", "fig2c", "draws", "bcd", "robustness")
     for scenario in wanted.values():
         training = scenario.spec.training
         strategy = make_strategy(scenario)

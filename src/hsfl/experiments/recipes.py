@@ -35,6 +35,7 @@ RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe("fig2a", "three tiers against two", motivation.tiers, motivation.tiers_runs),
+        Recipe("systems", "three tiers against two, on the clock", motivation.systems),
         Recipe("fig2b", "accuracy against traffic", motivation.traffic, motivation.traffic_runs),
         Recipe("fig2c", "latency against cuts", motivation.latency),
         Recipe("fig2d", "accuracy for several cuts", motivation.depth, motivation.depth_runs),
