@@ -23,7 +23,7 @@ from hsfl.experiments.recipes import RECIPES
 from hsfl.experiments.result import VERDICTS
 from hsfl.problem.profile import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from hsfl.problem.units import EXAMPLES, KINDS, SI, parse
-from hsfl.report.results import results_markdown
+from hsfl.report.results import plain, results_markdown
 from hsfl.scenario.catalog import CATALOG, DEFAULT_INPUT_SHAPES, scenario_names
 from hsfl.scenario.template import field_reference, quantity_fields
 
@@ -227,8 +227,8 @@ def result_of(name: str) -> dict[str, Any]:
     runs = folder / f"{name}{SUFFIX}"
     if not runs.exists():
         return stored
-    again = shown_again(RECIPES[name], runs).to_dict()
-    return {**json.loads(json.dumps(again)), "cost": stored["cost"]}
+    again: dict[str, Any] = plain(shown_again(RECIPES[name], runs).to_dict())
+    return {**again, "cost": stored["cost"]}
 
 
 def _headlines(shown: Sequence[Mapping[str, Any]], headlines: Sequence[Sequence[str]]) -> str:

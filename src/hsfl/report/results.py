@@ -219,7 +219,7 @@ def write_result(result: Result, folder: Path) -> list[Path]:
         picture = io.BytesIO()
         draw_result(result).savefig(picture, format="png", dpi=150)
         files["png"] = picture.getvalue()
-    table, content = io.StringIO(), _plain(result.to_dict())
+    table, content = io.StringIO(), plain(result.to_dict())
     rows = [[json.dumps(value) if isinstance(value, list) else value for value in row] for row in content["rows"]]
     csv.writer(table, lineterminator="\n").writerows([content["columns"], *rows])
     files["csv"] = table.getvalue().encode()
@@ -235,14 +235,14 @@ def write_result(result: Result, folder: Path) -> list[Path]:
     return [folder / f"{result.name}.{kind}" for kind in files]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """What JSON can hold, floats with six digits; infinity and not a number are null."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
+        return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return [plain(entry) for entry in value]
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value
@@ -250,7 +250,7 @@ def _plain(value: Any) -> Any:
 
 def _cell(value: Any) -> str:
     """For people: four digits of a float, all of an integer, a dash for nothing."""
-    value = _plain(value)
+    value = plain(value)
     if value is None or isinstance(value, bool):
         return {None: "–", True: "yes", False: "no"}[value]
     if isinstance(value, float):
