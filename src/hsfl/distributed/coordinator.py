@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from hsfl import errors
 from hsfl.distributed import wire_pb2 as wire
@@ -37,6 +37,7 @@ from hsfl.errors import HsflError
 
 #: Seconds of waiting for machines before it is said, and said again.
 PATIENCE_S = 5.0
+T = TypeVar("T")
 Answer = tuple[wire.Done, dict[str, Named]]
 """What came back once all were done, and the states that came with it, by name."""
 
@@ -101,10 +102,14 @@ class Coordinator:
 
     def do(self, **body: Any) -> Answer:
         """A command, given again after every loss until all machines are done."""
+        return self.together(lambda ask: ask(**body))
+
+    def together(self, commands: Callable[[Callable[..., Answer]], T]) -> T:
+        """Commands that change no weights and belong together: after a loss they are given again from the first."""
         while True:
             try:
                 self._gather()
-                return self._ask(**body)
+                return commands(self._ask)
             except _LostSomeoneError:
                 continue
 

@@ -11,11 +11,12 @@ import torch
 
 from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.membership import Send
+from hsfl.distributed.passes import Pass, Probing
 from hsfl.distributed.places import COORDINATOR, FED, Places
 from hsfl.distributed.saves import Saves
 from hsfl.distributed.shapes import Crossing
 from hsfl.distributed.tensors import Packed, WireError, check_count, pack, pack_by_name, unpacked, unpacked_by_name
-from hsfl.distributed.work import Work, pack_average, unpacked_average
+from hsfl.distributed.work import PROBE, Work, pack_average, unpacked_average
 from hsfl.engine.averaging import Tensors
 from hsfl.engine.coded_averages import check_unsent
 from hsfl.engine.entities import EntityBackend
@@ -33,14 +34,19 @@ class EntityWork(Work):
         super().__init__(parts, places, name, saves)
         self.tier, self.number = places.entities[name]
         self.crossing = crossing
-        self._clients: set[int] = set()
-        """Whose gradients are still to come in this round."""
+        self._pass: Pass | None = None
+        """Mini-batches that are under way."""
+        self._probing: Probing | None = None
         self._average: tuple[wire.Average, Tensors] | None = None
         self._arriving: dict[int, dict[int, LayerCopy]] = {}
         """Layers that move here, by layer and the entity that held them."""
         self._came_from: list[int] = []
         """The tiers of the layers before the move."""
         self._compute_s = 0.0
+
+    def drop(self) -> None:
+        super().drop()
+        self._pass = self._probing = None
 
     def _make(self) -> None:
         self.entity = self.parts.new_entity(self.tier, self.number)
@@ -59,6 +65,9 @@ class EntityWork(Work):
         return kind != "average" or command.tier < self.tier
 
     def _begin(self, kind: str, command: Any) -> list[Send]:
+        if kind in PROBE:
+            return self._probe(kind, command)
+        self._probing = None
         if kind == "round":
             return self._round(command.round)
         if kind == "average":
@@ -76,7 +85,12 @@ class EntityWork(Work):
     def _take_held(self, source: str, held: wire.Held, tensors: Sequence[Packed]) -> list[Send]:
         if source != FED or held.name != self.name:
             raise WireError(f"the state of {held.name[:60]}")
-        self._fill(unpacked_by_name((held.names, tensors), self.kept()))
+        if self._probing is None:
+            self._fill(unpacked_by_name((held.names, tensors), self.kept()))
+        elif self._probing.awaits:
+            self._probing.fill((held.names, tensors))
+        else:
+            raise WireError("a state that nobody asked for")
         return self._finish()
 
     # --- rounds ---
@@ -84,60 +98,82 @@ class EntityWork(Work):
     def _round(self, round_: int) -> list[Send]:
         if round_ != self.parts.round:
             raise WireError(f"round {round_}, and {self.name} is at {self.parts.round}")
-        self._clients, self._compute_s = set(self.entity.clients), 0.0
+        self._pass, self._compute_s = Pass(self.entity, round_, set(self.entity.clients)), 0.0
         sent = []
         if self.tier == 0:
             for client in self.entity.clients:
                 inputs, targets = self.parts._data().batch(self.parts.drawn()[client : client + 1])
-                sent += self._forward(client, self.parts._inputs(inputs)[0], pack(targets[0]))
+                sent += self._first(client, inputs[0], targets[0])
         return sent
 
+    def _first(self, client: int, inputs: torch.Tensor, targets: torch.Tensor) -> list[Send]:
+        """Compute with a client's own mini-batch."""
+        return self._forward(client, self.parts._inputs(inputs), pack(targets))
+
     def _take_activations(self, source: str, given: wire.Activations, tensors: Sequence[Packed]) -> list[Send]:
-        if given.client not in self._clients or source != self.places.host(self.tier - 1, given.client):
+        under_way = self._under_way(given.client)
+        if under_way is None or source != self.places.host(self.tier - 1, given.client):
             raise WireError(f"activations of client {given.client + 1}")
         check_count(tensors, 2)
-        like = self.crossing.activations(self.parts.cuts[self.tier - 1])
-        values = unpacked(tensors[0], like, self.parts.links[self.tier - 1].up)
+        like = under_way.like(self.crossing.activations(self.parts.cuts[self.tier - 1]))
+        values = unpacked(tensors[0], like, under_way.codec(self.parts.links[self.tier - 1].up))
         return self._forward(given.client, values, tensors[1])
+
+    def _under_way(self, client: int) -> Pass | None:
+        """The mini-batches that are under way, if the client's is one of them."""
+        return self._pass if self._pass is not None and client in self._pass.clients else None
 
     def _forward(self, client: int, received: torch.Tensor, targets: Packed) -> list[Send]:
         """Compute with what was given for a client."""
-        parts = self.parts
+        parts, under_way = self.parts, self._pass
+        assert under_way is not None
         with self._computing():
-            sent = self.entity.forward(client, received.to(parts.device), parts.round)
+            sent = under_way.entity.forward(
+                client, received.to(parts.device), under_way.round, under_way.cuts.get(client)
+            )
         if self.places.parent(self.name) != COORDINATOR:
             message = self._message(activations=wire.Activations(client=client))
-            return [Send(self.parent, message, [pack(sent, parts.links[self.tier].up), targets])]
-        expected = unpacked(targets, self.crossing.targets).to(parts.device)
+            return [Send(self.parent, message, [pack(sent, under_way.codec(parts.links[self.tier].up)), targets])]
+        expected = unpacked(targets, under_way.like(self.crossing.targets)).to(parts.device)
         with self._computing():
-            loss, gradient = self.entity.loss(client, expected, parts.loss)
+            loss, gradient = under_way.entity.loss(client, expected, parts.loss)
         self._done.losses[client] = float(loss)
         return self._backward(client, gradient)
 
     def _take_gradients(self, source: str, given: wire.Gradients, tensors: Sequence[Packed]) -> list[Send]:
-        if given.client not in self._clients or source != self.parent:
+        under_way = self._under_way(given.client)
+        if under_way is None or source != self.parent:
             raise WireError(f"gradients of client {given.client + 1}")
         check_count(tensors, 1)
-        like = self.crossing.activations(self.parts.cuts[self.tier])
-        gradient = unpacked(tensors[0], like, self.parts.links[self.tier].down)
+        like = under_way.like(self.crossing.activations(self.parts.cuts[self.tier]))
+        gradient = unpacked(tensors[0], like, under_way.codec(self.parts.links[self.tier].down))
         return self._backward(given.client, gradient.to(self.parts.device))
 
     def _backward(self, client: int, gradient: torch.Tensor) -> list[Send]:
+        under_way = self._pass
+        assert under_way is not None
         with self._computing():
-            passed = self.entity.backward(client, gradient)
-        self._clients.remove(client)
+            passed = under_way.entity.backward(client, gradient)
+        under_way.clients.remove(client)
+        if self._probing is not None:
+            self._probing.take(client, self._done.found[self.name])
         sent = []
         if passed is not None:
             message = self._message(gradients=wire.Gradients(client=client))
-            packed = pack(passed, self.parts.links[self.tier - 1].down)
+            packed = pack(passed, under_way.codec(self.parts.links[self.tier - 1].down))
             sent.append(Send(self.places.host(self.tier - 1, client), message, [packed]))
-        if not self._clients:
-            with self._computing():
-                self.entity.step()
-            self.parts.round += 1
-            self._done.compute_s[self.name] = self._compute_s
+        if not under_way.clients:
+            self._pass = None
+            if self._probing is None:
+                self._step()
             self._finish()
         return sent
+
+    def _step(self) -> None:
+        with self._computing():
+            self.entity.step()
+        self.parts.round += 1
+        self._done.compute_s[self.name] = self._compute_s
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
@@ -145,6 +181,31 @@ class EntityWork(Work):
         with arithmetic(self.parts.device, self.parts.precision):
             yield
         self._compute_s += time.perf_counter() - start
+
+    # --- measurements ---
+
+    def _probe(self, kind: str, command: Any) -> list[Send]:
+        if kind == "probe":
+            self._probing = Probing(self.parts, self.tier, self.number, command.batches)
+            names, tensors = pack_by_name(self.entity.state()[0])
+            return [Send(FED, self._message(held=wire.Held(name=self.name, names=names)), tensors)]
+        probing = self._probing
+        if probing is None:
+            raise WireError("a part of a measurement that has not begun")
+        if kind == "probe_pass":
+            self._pass = probing.begin(command)
+            if not self._pass.clients:
+                return self._finish()
+            own = sorted(self._pass.clients) if self.tier == 0 else []
+            return [send for client in own for send in self._first(client, *probing.batch(client))]
+        probing.tell(self._done.found[self.name])
+        message = self._message(contribution=wire.Contribution(tier=self.tier, layers=self._numbers()))
+        gradient = [pack(tensor) for tensor in probing.part.gradient()]
+        probing.awaits = command.back
+        return [Send(FED, message, gradient), *([] if command.back else self._finish())]
+
+    def _numbers(self) -> list[int]:
+        return [layer.number for layer in self.entity.layers]
 
     # --- averages ---
 
@@ -158,6 +219,11 @@ class EntityWork(Work):
         return [Send(FED, message, pack_average(contributed, codec, self._sizes(average)))]
 
     def _take_mean(self, source: str, mean: wire.Mean, tensors: Sequence[Packed]) -> list[Send]:
+        if source == FED and self._probing is not None and self._probing.awaits:
+            like = self._probing.part.entity.trained()
+            gradient = unpacked_average(tensors, like, None, ())
+            self._probing.gradient, self._probing.awaits = [one.to(self.parts.device) for one in gradient], False
+            return self._finish()
         if source != FED or self._average is None:
             raise WireError("an average that nobody asked for")
         average, contributed = self._average

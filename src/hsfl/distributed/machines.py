@@ -12,6 +12,7 @@ import torch
 from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.coordinator import Answer, Coordinator, Mark
 from hsfl.distributed.places import FED
+from hsfl.distributed.probing import measured
 from hsfl.distributed.tensors import pack_by_name, unpacked_by_name
 from hsfl.engine import saving
 from hsfl.engine.checks import checked_clients
@@ -101,8 +102,9 @@ class Machines(EntityBackend):
             self._change(move=wire.Move(cuts=self.cuts))
 
     def probe(self, batches: int, step: float | None = None, *, coding: bool = False) -> Measurement:
+        """Every client's gradients are taken where its data are, and pass through the tree."""
         with self._timed():
-            return super().probe(batches, step, coding=coding)
+            return self.coordinator.together(lambda ask: measured(ask, self, self.places, batches, step, coding=coding))
 
     def recode(self, codes: Sequence[LinkCodes]) -> bool:
         if super().recode(codes):

@@ -9,6 +9,7 @@ import torch
 from hsfl.engine.entities import EntityBackend
 from hsfl.engine.per_client import own_chance, seed_dropout
 from hsfl.engine.precision import casts
+from hsfl.engine.probe import SMOOTHNESS_BATCHES
 from hsfl.engine.running import run_layer
 
 
@@ -33,5 +34,6 @@ class Crossing:
         return self._activations[cut - 1]
 
     def largest(self) -> int:
-        """The bytes of the largest message of a round, as it is in memory."""
-        return max(one.numel() * one.element_size() for one in [*self._activations, self.targets])
+        """The bytes of the largest message of a round or a measurement, as it is in memory."""
+        largest = max(one.numel() * one.element_size() for one in self._activations)
+        return SMOOTHNESS_BATCHES * (largest + self.targets.numel() * self.targets.element_size())

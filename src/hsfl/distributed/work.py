@@ -20,7 +20,9 @@ from hsfl.engine.averaging import Tensors
 from hsfl.engine.entities import EntityBackend
 from hsfl.engine.links import Codec
 
-COMMANDS = ("round", "average", "move", "save", "collect", "install")
+#: A measurement.
+PROBE = ("probe", "probe_pass", "probe_means")
+COMMANDS = ("round", "average", "move", "save", "collect", "install", *PROBE)
 
 
 class Work(ABC):
