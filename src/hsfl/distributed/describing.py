@@ -10,9 +10,11 @@ from hsfl.distributed.process import Description
 from hsfl.errors import HsflError, ScenarioError
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
-from hsfl.runs.preparing import Prepared, prepare
+from hsfl.runs.preparing import Brought, Prepared, prepare
 from hsfl.runs.resuming import fingerprint
 from hsfl.scenario.scenario import Scenario
+
+NOTHING = Brought()
 
 
 class _Elsewhere:
@@ -24,9 +26,9 @@ class _Elsewhere:
         raise HsflError("only the coordinator plans")
 
 
-def describe(scenario: Scenario, data_folder: Path | None) -> Description:
-    """What a machine has to know, made anew from the scenario."""
-    return described(scenario, prepare(scenario, _Elsewhere(), data_folder, Machines))
+def describe(scenario: Scenario, data_folder: Path | None, brought: Brought = NOTHING) -> Description:
+    """What a machine has to know, made anew from the scenario and, where data are elsewhere, from what it brings."""
+    return described(scenario, prepare(scenario, _Elsewhere(), data_folder, Machines, brought=brought))
 
 
 def described(scenario: Scenario, prepared: Prepared) -> Description:
@@ -38,5 +40,14 @@ def described(scenario: Scenario, prepared: Prepared) -> Description:
                 f"{scenario.source}: tiers.{tier.name}.code: machines cannot change codes while they run; write the "
                 'codes that hsfl plan chooses, such as "int4"'
             )
-    tiers = [tier.name for tier in scenario.spec.tiers]
-    return Description(prepared.backend, Places(prepared.backend.topology, tiers), fingerprint(scenario))
+    return Description(prepared.backend, places_of(scenario), fingerprint(scenario))
+
+
+def places_of(scenario: Scenario) -> Places:
+    """The machines of a scenario."""
+    return Places(scenario.system.topology, [tier.name for tier in scenario.spec.tiers])
+
+
+def brings_data(scenario: Scenario) -> bool:
+    """Whether every device has data of its own, and nobody else has them."""
+    return scenario.spec.data is not None and scenario.spec.data.name == "own"

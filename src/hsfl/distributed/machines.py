@@ -29,6 +29,8 @@ SAVE_EVERY = 10
 class Machines(EntityBackend):
     """Commands machines. Before `connect` it only says what entities are made of, which every machine needs too."""
 
+    data_elsewhere = True
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.seconds = 0.0

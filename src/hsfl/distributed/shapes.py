@@ -17,11 +17,11 @@ class Crossing:
     """Tensors without memory, like those that cross cuts and like a mini-batch's targets."""
 
     def __init__(self, parts: EntityBackend) -> None:
-        """Runs one mini-batch of the first client through a copy of the model."""
-        inputs, targets = parts._data().batch(parts.drawn()[:1])
-        self.targets = targets[0].to("meta")
+        """Runs a mini-batch of zeros through a copy of the model."""
+        inputs, targets = parts._data().blank(parts.drawn().shape[1])
+        self.targets = targets.to("meta")
         self._activations: list[torch.Tensor] = []
-        values = parts._inputs(inputs)[0]
+        values = parts._inputs(inputs)
         with torch.no_grad(), casts(parts.device, parts.precision):
             for number, layer in enumerate(copy.deepcopy(parts._layers)):
                 seed_dropout(layer.modules(), [0], parts.seed, 0)
