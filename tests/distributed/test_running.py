@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import hsfl
-from hsfl.errors import ScenarioError
 from hsfl.problem.system import System
 from hsfl.report.measured import draw_times, kind_of_time
 from hsfl.report.runs import write_report
@@ -149,11 +148,13 @@ def test_what_is_wrong_is_one_sentence(arguments: tuple[str, ...], sentence: str
     assert sentence in result.err
 
 
-def test_codes_that_are_planned_are_refused(tmp_path: Path) -> None:
-    scenario = write_tiny(tmp_path, {"tiers.0.code": "auto"})
-    with pytest.raises(ScenarioError, match=r"tiers\.device\.code: machines cannot change codes while they run; write"):
-        hsfl.run(scenario, out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+def test_codes_that_are_planned_change_while_machines_run(tmp_path: Path) -> None:
+    scenario = write_tiny(tmp_path, {"tiers.0.code": "auto", "execution.backend": "reference", "stopping.rounds": 12})
+    theirs = hsfl.train(scenario, out=tmp_path / "simulated")
+    ours = hsfl.run(scenario, out=tmp_path / "machines")
+    assert [(plan.cuts, plan.codes) for plan in ours.plans] == [(plan.cuts, plan.codes) for plan in theirs.plans]
+    assert any(codes != "fp32" for plan in ours.plans for tier in plan.codes or [] for codes in tier.values())
+    same_files(tmp_path / "machines" / "model.safetensors", tmp_path / "simulated" / "model.safetensors")
 
 
 class Asked:

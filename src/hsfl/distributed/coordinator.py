@@ -57,6 +57,12 @@ class Mark(NamedTuple):
     round: int
     cuts: tuple[int, ...]
     seed: int
+    codes: tuple[tuple[str, str, str], ...]
+    """Of every tier's links: up, down and average."""
+
+    def restore(self, position: int) -> wire.Restore:
+        codes = [wire.Codes(up=up, down=down, average=average) for up, down, average in self.codes]
+        return wire.Restore(position=position, round=self.round, cuts=self.cuts, seed=self.seed, codes=codes)
 
 
 class _LostSomeoneError(Exception):
@@ -64,7 +70,7 @@ class _LostSomeoneError(Exception):
 
 
 class Coordinator:
-    """Gives commands one after the other. A position counts those that changed weights."""
+    """Gives commands one after the other. A position counts those that changed weights or codes."""
 
     def __init__(self, transport: Transport, places: Places, notify: Callable[[str], None]) -> None:
         """`notify` hears who is waited for."""
@@ -78,7 +84,7 @@ class Coordinator:
         """Begin a session: all that follows counts from the initial weights or, where given, from these states."""
         self._states, self._session = states, secrets.token_hex(8)
         self._journal: list[dict[str, Any]] = []
-        """The commands that changed weights since."""
+        """The commands that changed weights or codes since."""
         self._marks = {0: mark}
         """The positions in it that machines were told to save."""
         self._at, self._given = 0, False
@@ -87,7 +93,7 @@ class Coordinator:
         self._see(Saved(frozenset()))
 
     def change(self, **body: Any) -> Answer:
-        """A command that changes weights."""
+        """A command that changes weights or codes."""
         found = self.do(**body)
         self._journal.append(body)
         self._at = len(self._journal)
@@ -187,9 +193,7 @@ class Coordinator:
                 self._see(Saved(frozenset(self._marks)))
             case Choose(held):
                 self._at, self._given = max(held, default=0), False
-                mark = self._marks[self._at]
-                restore = wire.Restore(position=self._at, round=mark.round, cuts=mark.cuts, seed=mark.seed)
-                self._see(Begin(restore))
+                self._see(Begin(self._marks[self._at].restore(self._at)))
             case Load():
                 self._see(Loaded())
             case Work():

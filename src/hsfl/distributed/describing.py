@@ -7,7 +7,7 @@ from pathlib import Path
 from hsfl.distributed.machines import Machines
 from hsfl.distributed.places import Places
 from hsfl.distributed.process import Description
-from hsfl.errors import HsflError, ScenarioError
+from hsfl.errors import HsflError
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
 from hsfl.runs.preparing import Brought, Prepared, prepare
@@ -34,12 +34,6 @@ def describe(scenario: Scenario, data_folder: Path | None, brought: Brought = NO
 def described(scenario: Scenario, prepared: Prepared) -> Description:
     """The same of a scenario that is prepared already."""
     assert isinstance(prepared.backend, Machines)
-    for tier in scenario.system.tiers:
-        if tier.codes.planned:
-            raise ScenarioError(
-                f"{scenario.source}: tiers.{tier.name}.code: machines cannot change codes while they run; write the "
-                'codes that hsfl plan chooses, such as "int4"'
-            )
     return Description(prepared.backend, places_of(scenario), fingerprint(scenario))
 
 

@@ -74,6 +74,10 @@ class EntityWork(Work):
             return self._contribute(command) if command.tier == self.tier else self._finish()
         if kind == "move":
             return self._move(tuple(command.cuts))
+        if kind == "recode":
+            self._use(command.codes)
+            self.entity.codec = self.parts.links[self.tier].average if self.parts.coded[self.tier] else None
+            return self._finish()
         if kind == "save":
             return self._save(command.position)
         if kind == "install":

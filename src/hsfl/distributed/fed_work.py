@@ -80,6 +80,8 @@ class FedWork(Work):
         if kind == "move":
             self.parts.cuts = tuple(command.cuts)
             self.unsent = self.parts.server_unsent(self.parts.cuts, self.unsent)
+        elif kind == "recode":
+            self._use(command.codes)
         elif kind == "save":
             return self._save(command.position)
         elif kind == "collect":

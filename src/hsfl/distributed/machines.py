@@ -58,7 +58,8 @@ class Machines(EntityBackend):
         return self._coordinator
 
     def _mark(self) -> Mark:
-        return Mark(self.round, self.cuts, self.seed)
+        codes = tuple((link.up.code.name, link.down.code.name, link.average.code.name) for link in self.links)
+        return Mark(self.round, self.cuts, self.seed, codes)
 
     def _change(self, **body: Any) -> Answer:
         self._virtual = None
@@ -109,9 +110,11 @@ class Machines(EntityBackend):
             return self.coordinator.together(lambda ask: measured(ask, self, self.places, batches, step, coding=coding))
 
     def recode(self, codes: Sequence[LinkCodes]) -> bool:
-        if super().recode(codes):
-            raise HsflError("codes: they cannot change while machines run")
-        return False
+        changed = super().recode(codes)
+        if changed:
+            with self._timed():
+                self._change(recode=wire.Recode(codes=self._mark().restore(0).codes))
+        return changed
 
     def global_state(self) -> State:
         if self._virtual is None:

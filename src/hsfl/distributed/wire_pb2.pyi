@@ -22,7 +22,7 @@ class Tensor(_message.Message):
     def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[int]] = ..., code: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("epoch", "number", "sent_s", "tensors", "hello", "welcome", "refused", "complete", "lost", "prepare", "ready", "restore", "restored", "stop", "round", "average", "move", "save", "collect", "install", "probe", "probe_pass", "probe_means", "done", "failed", "activations", "gradients", "contribution", "mean", "moved_layer", "held", "wanted")
+    __slots__ = ("epoch", "number", "sent_s", "tensors", "hello", "welcome", "refused", "complete", "lost", "prepare", "ready", "restore", "restored", "stop", "round", "average", "move", "save", "collect", "install", "probe", "probe_pass", "probe_means", "recode", "done", "failed", "activations", "gradients", "contribution", "mean", "moved_layer", "held", "wanted")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     SENT_S_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +46,7 @@ class Message(_message.Message):
     PROBE_FIELD_NUMBER: _ClassVar[int]
     PROBE_PASS_FIELD_NUMBER: _ClassVar[int]
     PROBE_MEANS_FIELD_NUMBER: _ClassVar[int]
+    RECODE_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     ACTIVATIONS_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +79,7 @@ class Message(_message.Message):
     probe: Probe
     probe_pass: ProbePass
     probe_means: ProbeMeans
+    recode: Recode
     done: Done
     failed: Failed
     activations: Activations
@@ -87,7 +89,7 @@ class Message(_message.Message):
     moved_layer: MovedLayer
     held: Held
     wanted: Wanted
-    def __init__(self, epoch: _Optional[int] = ..., number: _Optional[int] = ..., sent_s: _Optional[float] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., complete: _Optional[_Union[Complete, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., restored: _Optional[_Union[Restored, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., average: _Optional[_Union[Average, _Mapping]] = ..., move: _Optional[_Union[Move, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ..., collect: _Optional[_Union[Collect, _Mapping]] = ..., install: _Optional[_Union[Install, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., probe_pass: _Optional[_Union[ProbePass, _Mapping]] = ..., probe_means: _Optional[_Union[ProbeMeans, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., activations: _Optional[_Union[Activations, _Mapping]] = ..., gradients: _Optional[_Union[Gradients, _Mapping]] = ..., contribution: _Optional[_Union[Contribution, _Mapping]] = ..., mean: _Optional[_Union[Mean, _Mapping]] = ..., moved_layer: _Optional[_Union[MovedLayer, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, _Mapping]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., number: _Optional[int] = ..., sent_s: _Optional[float] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., complete: _Optional[_Union[Complete, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., restored: _Optional[_Union[Restored, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., average: _Optional[_Union[Average, _Mapping]] = ..., move: _Optional[_Union[Move, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ..., collect: _Optional[_Union[Collect, _Mapping]] = ..., install: _Optional[_Union[Install, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., probe_pass: _Optional[_Union[ProbePass, _Mapping]] = ..., probe_means: _Optional[_Union[ProbeMeans, _Mapping]] = ..., recode: _Optional[_Union[Recode, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., activations: _Optional[_Union[Activations, _Mapping]] = ..., gradients: _Optional[_Union[Gradients, _Mapping]] = ..., contribution: _Optional[_Union[Contribution, _Mapping]] = ..., mean: _Optional[_Union[Mean, _Mapping]] = ..., moved_layer: _Optional[_Union[MovedLayer, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("name", "scenario", "token")
@@ -134,16 +136,18 @@ class Ready(_message.Message):
     def __init__(self, held: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Restore(_message.Message):
-    __slots__ = ("position", "round", "cuts", "seed")
+    __slots__ = ("position", "round", "cuts", "seed", "codes")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     CUTS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    CODES_FIELD_NUMBER: _ClassVar[int]
     position: int
     round: int
     cuts: _containers.RepeatedScalarFieldContainer[int]
     seed: int
-    def __init__(self, position: _Optional[int] = ..., round: _Optional[int] = ..., cuts: _Optional[_Iterable[int]] = ..., seed: _Optional[int] = ...) -> None: ...
+    codes: _containers.RepeatedCompositeFieldContainer[Codes]
+    def __init__(self, position: _Optional[int] = ..., round: _Optional[int] = ..., cuts: _Optional[_Iterable[int]] = ..., seed: _Optional[int] = ..., codes: _Optional[_Iterable[_Union[Codes, _Mapping]]] = ...) -> None: ...
 
 class Restored(_message.Message):
     __slots__ = ()
@@ -174,6 +178,22 @@ class Move(_message.Message):
     CUTS_FIELD_NUMBER: _ClassVar[int]
     cuts: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, cuts: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Recode(_message.Message):
+    __slots__ = ("codes",)
+    CODES_FIELD_NUMBER: _ClassVar[int]
+    codes: _containers.RepeatedCompositeFieldContainer[Codes]
+    def __init__(self, codes: _Optional[_Iterable[_Union[Codes, _Mapping]]] = ...) -> None: ...
+
+class Codes(_message.Message):
+    __slots__ = ("up", "down", "average")
+    UP_FIELD_NUMBER: _ClassVar[int]
+    DOWN_FIELD_NUMBER: _ClassVar[int]
+    AVERAGE_FIELD_NUMBER: _ClassVar[int]
+    up: str
+    down: str
+    average: str
+    def __init__(self, up: _Optional[str] = ..., down: _Optional[str] = ..., average: _Optional[str] = ...) -> None: ...
 
 class Save(_message.Message):
     __slots__ = ("position",)

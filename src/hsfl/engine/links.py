@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -242,6 +242,10 @@ class Link:
                 raise ScenarioError(f"code {code.name!r}: there is no codec of it; known are {', '.join(CODECS)}")
         up, down, average = CODECS[codes.up.name], CODECS[codes.down.name], AVERAGE_CODECS[codes.average.name]
         return cls(up, down, average, codes.codes_averages)
+
+    def using(self, up: str, down: str, average: str) -> Link:
+        """The same link in other codes; KeyError where there is no codec of one."""
+        return replace(self, up=CODECS[up], down=CODECS[down], average=AVERAGE_CODECS[average])
 
 
 def links(codes: str | Sequence[LinkCodes | GivenCodes] | None, topology: Topology) -> list[Link]:
