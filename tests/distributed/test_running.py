@@ -126,6 +126,17 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
+def test_plans_that_do_not_fit_are_found_before_anybody_is_waited_for(command: Any, tmp_path: Path) -> None:
+    Path("t").write_text("0123456789abcdef\n")
+    wanted = ("--strategy", "fixed", "--intervals", "1,1,1", "--token", "t")
+    result = command("run", "mnist-mini", "--listen", "127.0.0.1:0", "--cuts", "3,9", *wanted)
+    assert result.code == 2
+    assert "strategy fixed: cuts [3, 9]: they must be never falling and lie between 1 and 5 for 5 layers" in result.err
+    little = ("--set", "tiers.sensor.memory=1 kB")
+    result = command("run", "mnist-mini", "--listen", "127.0.0.1:0", "--cuts", "3,4", *wanted, *little)
+    assert "cuts [3, 4] need more memory than tier sensor has; choose other cuts" in result.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -16,6 +16,7 @@ from hsfl import data, models
 from hsfl.data.partition import label_counts, partition
 from hsfl.engine import BACKENDS, Backend
 from hsfl.engine.algorithm import Task
+from hsfl.engine.asking import proposed
 from hsfl.engine.averaging import AveragingRule
 from hsfl.engine.losses import targets_of
 from hsfl.engine.running import run_layer
@@ -31,7 +32,7 @@ from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES
 from hsfl.scenario.dynamics import Conditions
 from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.training_sections import DataSection
-from hsfl.strategies import checked, make_strategy
+from hsfl.strategies import Named, checked, make_strategy
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,8 @@ def prepare(
         if text.startswith(scenario.source):
             raise
         raise ScenarioError(f"{scenario.source}: {text}") from error
+    if isinstance(strategy, Named) and not (strategy.replans or strategy.needs_constants):
+        proposed(strategy, problem, None, 0)  # what is given is found not to fit before anything is trained
     task = Task(
         problem=problem,
         strategy=strategy,
