@@ -205,6 +205,7 @@ class EntityWork(Work):
         probing.tell(self._done.found[self.name])
         message = self._message(contribution=wire.Contribution(tier=self.tier, layers=self._numbers()))
         gradient = [pack(tensor) for tensor in probing.part.gradient()]
+        probing.part.forget()
         probing.awaits = command.back
         return [Send(FED, message, gradient), *([] if command.back else self._finish())]
 

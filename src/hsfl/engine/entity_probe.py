@@ -78,6 +78,10 @@ class EntityProbe:
         """The mean over its clients."""
         return self._mean(self.entity.clients)
 
+    def forget(self) -> None:
+        """What was counted in is needed no longer."""
+        self._means = {}
+
     @torch.no_grad()
     def step(self, gradient: Tensors, step: float) -> None:
         """Move its weights so far against a gradient."""
