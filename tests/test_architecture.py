@@ -86,7 +86,7 @@ ALLOWED = {
 CONFINED = {
     "torch": {"models", "data", "engine", "distributed", "runs", "experiments"},
     "google": {"distributed"},
-    "safetensors": {"engine"},
+    "safetensors": {"data", "engine"},
     "filelock": {"runs"},
     "pooch": {"data"},
     "tomlkit": {"runs"},

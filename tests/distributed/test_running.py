@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import hsfl
-from hsfl.errors import ScenarioError
 from hsfl.problem.system import System
 from hsfl.report.measured import PARTS, draw_times, kind_of_time
 from hsfl.report.runs import write_report
@@ -140,6 +139,17 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
+def test_plans_that_do_not_fit_are_found_before_anybody_is_waited_for(command: Any, tmp_path: Path) -> None:
+    Path("t").write_text("0123456789abcdef\n")
+    wanted = ("--strategy", "fixed", "--intervals", "1,1,1", "--token", "t")
+    result = command("run", "mnist-mini", "--listen", "127.0.0.1:0", "--cuts", "3,9", *wanted)
+    assert result.code == 2
+    assert "strategy fixed: cuts [3, 9]: they must be never falling and lie between 1 and 5 for 5 layers" in result.err
+    little = ("--set", "tiers.sensor.memory=1 kB")
+    result = command("run", "mnist-mini", "--listen", "127.0.0.1:0", "--cuts", "3,4", *wanted, *little)
+    assert "cuts [3, 4] need more memory than tier sensor has; choose other cuts" in result.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -162,11 +172,13 @@ def test_what_is_wrong_is_one_sentence(arguments: tuple[str, ...], sentence: str
     assert sentence in result.err
 
 
-def test_codes_that_are_planned_are_refused(tmp_path: Path) -> None:
-    scenario = write_tiny(tmp_path, {"tiers.0.code": "auto"})
-    with pytest.raises(ScenarioError, match=r"tiers\.device\.code: machines cannot change codes while they run; write"):
-        hsfl.run(scenario, out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+def test_codes_that_are_planned_change_while_machines_run(tmp_path: Path) -> None:
+    scenario = write_tiny(tmp_path, {"tiers.0.code": "auto", "execution.backend": "reference", "stopping.rounds": 12})
+    theirs = hsfl.train(scenario, out=tmp_path / "simulated")
+    ours = hsfl.run(scenario, out=tmp_path / "machines")
+    assert [(plan.cuts, plan.codes) for plan in ours.plans] == [(plan.cuts, plan.codes) for plan in theirs.plans]
+    assert any(codes != "fp32" for plan in ours.plans for tier in plan.codes or [] for codes in tier.values())
+    same_files(tmp_path / "machines" / "model.safetensors", tmp_path / "simulated" / "model.safetensors")
 
 
 class Asked:

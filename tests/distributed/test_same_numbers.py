@@ -16,6 +16,7 @@ from hsfl.distributed.places import COORDINATOR, FED
 from hsfl.engine.averaging import AveragingRule
 from hsfl.engine.reference import ReferenceBackend
 from hsfl.errors import DivergedError
+from hsfl.problem.codes import tier_codes
 from tests.distributed.network import Task, connected
 
 RULES = ["plain", "corrected", "state"]
@@ -166,3 +167,26 @@ def test_an_average_is_no_matter_of_the_tiers_below(tmp_path: Path, monkeypatch:
     (tier,) = [m for m, several in enumerate(machines.topology.averaged) if several and m > 0]
     machines.average(tier)
     assert sorted(told) == sorted([FED, *(name for name, (m, _) in network.places.entities.items() if m >= tier)])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_codes_change_between_rounds(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is lost, and from a file as well, all machines write in the codes of the moment."""
+    monkeypatch.setattr("hsfl.distributed.machines.SAVE_EVERY", 2)
+    chance, entities = random.Random(seed), Task(seed).places().topology.entities
+    last = len(entities) - 1
+    tiers = [tier_codes("auto", "code", top=m == last, entities=count) for m, count in enumerate(entities)]
+    task = Task(seed, averaging=rule(RULES[seed % 3]), codes=tiers)
+    machines, network = connected(task, tmp_path, chance, faults=8 * (seed % 2))
+    reference = task.reference()
+    for t in range(6):
+        chosen = [one.using({link: chance.choice(codes) for link, codes in one.planned}) for one in tiers]
+        assert machines.recode(chosen) == reference.recode(chosen)
+        train_alike(task, reference, machines, 1 + t % 2)
+    assert_same(machines, reference)
+    machines.save(tmp_path / "file")
+    for one in (machines, reference):
+        one.load(tmp_path / "file")
+    network.faults = 2
+    train_alike(task, reference, machines, 2)
+    assert_same(machines, reference)

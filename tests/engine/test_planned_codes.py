@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hsfl
-from hsfl.engine.links import CODECS, links
+from hsfl.engine.links import CODECS, CodedCut, links
 from hsfl.engine.probe import VirtualModel, coding_noise, rounds_of_coding
 from hsfl.errors import HsflError, ScenarioError
 from hsfl.models import build, chain
@@ -235,7 +235,7 @@ def test_noise_is_what_coding_does_to_a_round(link: str) -> None:
     model, indices = virtual()
     clean = model.gradient(0, indices[0, 0])[1]
     both = [CODECS["int4"], CODECS["fp32"]]
-    coded = model.gradient(0, indices[0, 0], coded=(2, *(both if link == "up" else both[::-1])))[1]
+    coded = model.gradient(0, indices[0, 0], coded=CodedCut(2, *(both if link == "up" else both[::-1])))[1]
     inputs, targets = model.samples(indices[0, 0])
     weights = []
     for codes in ("fp32", {link: "int4"}):
@@ -272,7 +272,7 @@ def test_codes_that_are_not_measured_follow_from_those_that_are() -> None:
 def test_gradients_coming_down_change_layers_below_the_cut_only() -> None:
     model, indices = virtual()
     clean = model.gradient(0, indices[0, 0])[1]
-    coded = model.gradient(0, indices[0, 0], coded=(2, CODECS["fp32"], CODECS["int4"]))[1]
+    coded = model.gradient(0, indices[0, 0], coded=CodedCut(2, CODECS["fp32"], CODECS["int4"]))[1]
     changed = model.squares([a - b for a, b in zip(clean, coded, strict=True)])
     assert (changed[:2] > 0).all() and not changed[2:].any()
 

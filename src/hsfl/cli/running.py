@@ -156,13 +156,22 @@ def node(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads it computes with; as many on all machines.")] = 1,
     set_: SetOption = None,
-    data: DataOption = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHERE",
+            help='A device\'s own data, where the scenario says data.name = "own": a .npz or .safetensors file with '
+            "inputs and targets, or package.module:function, which returns both. Else, a folder with data sets "
+            "(default: HSFL_DATA, or the cache folder).",
+        ),
+    ] = None,
     trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
     """Be one machine of a run: dial the parent, outbound only, and train until the run is over.
 
-    Its data stay here: it sends coded activations, the targets they belong to, and its part of the model.
+    Its data stay here: it sends activations in the code of its link, the targets they belong to, and its part of the
+    model; where plans are made by what is measured also gradients of that part, and what they are like.
     """
     loaded = api.load_scenario(scenario, overridden({"execution.device": device}, None, set_))
     from hsfl.distributed.joining import join
@@ -177,7 +186,7 @@ def node(
             folder=state or Path(name),
             token=token,
             certificates=certificates,
-            data_folder=data,
+            data=data,
             threads=threads,
         )
 
@@ -192,10 +201,10 @@ def certificates(
     """Make certificates and a token for every machine of a scenario, with an authority of their own."""
     loaded = api.load_scenario(scenario, overridden({}, None, set_))
     from hsfl.distributed.certificates import write_certificates
-    from hsfl.distributed.places import COORDINATOR, Places
+    from hsfl.distributed.describing import places_of
+    from hsfl.distributed.places import COORDINATOR
 
-    places = Places(loaded.system.topology, [tier.name for tier in loaded.spec.tiers])
-    names = [COORDINATOR, *places.nodes]
+    names = [COORDINATOR, *places_of(loaded).nodes]
     write_certificates(out, names)
     show(
         f"Wrote certificates of {len(names)} machines and a token to {out}: give each machine authority.pem, token and "

@@ -8,8 +8,9 @@ except ModuleNotFoundError:
     raise MissingExtraError("Reading training data", "torch") from None
 
 from hsfl.data.batches import Sampler
-from hsfl.data.dataset import Dataset, load_dataset
+from hsfl.data.dataset import Dataset, Samples, load_dataset
 from hsfl.data.feed import Feed
 from hsfl.data.official_files import available
+from hsfl.data.own_data import load_part
 
-__all__ = ["Dataset", "Feed", "Sampler", "available", "load_dataset"]
+__all__ = ["Dataset", "Feed", "Sampler", "Samples", "available", "load_dataset", "load_part"]

@@ -28,12 +28,15 @@ class Sampler:
     """
 
     def __init__(self, parts: Sequence[Indices], batch_size: int, seed: int, augment: Sequence[str] = ()) -> None:
-        """`parts` are the training samples of each client, `augment` the changes that are drawn with each sample."""
+        """`parts` are the training samples of each client, `augment` the changes that are drawn with each sample.
+
+        What is drawn for a client that has no samples, because they are elsewhere, means nothing.
+        """
         self.batch_size = batch_size
         self.augment = frozenset(augment)
         self._parts = [np.asarray(part, dtype=np.int64) for part in parts]
         self._seed = seed
-        self._shuffles = [max(1, _PAGE // len(part)) for part in self._parts]  # per page
+        self._shuffles = [max(1, _PAGE // max(1, len(part))) for part in self._parts]  # per page
         self._last: dict[int, tuple[int, Indices, Codes]] = {}
 
     def draw(self, first_round: int, count: int) -> Indices:
@@ -43,9 +46,9 @@ class Sampler:
         of the window that a crop cuts out of the padded image (0..8, where 4 is no shift), and flip (0 or 1).
         """
         size = count * self.batch_size
-        samples = np.empty((len(self._parts), size), dtype=np.int64)
-        codes = np.empty((len(self._parts), size if self.augment else 0), dtype=np.uint8)
-        for client in range(len(self._parts)):
+        samples = np.zeros((len(self._parts), size), dtype=np.int64)
+        codes = np.zeros((len(self._parts), size if self.augment else 0), dtype=np.uint8)
+        for client in self._here():
             self._fill(client, first_round * self.batch_size, samples[client], codes[client])
         draws = self._decode(samples, codes) if self.augment else samples[..., None]
         return np.ascontiguousarray(draws.reshape(len(self._parts), count, self.batch_size, -1).swapaxes(0, 1))
@@ -56,12 +59,17 @@ class Sampler:
         A client's samples repeat only where it has fewer than asked for, and then equally often, give or take one.
         """
         size = batches * self.batch_size
-        probe = np.empty((len(self._parts), size), dtype=np.int64)
-        for client, part in enumerate(self._parts):
+        probe = np.zeros((len(self._parts), size), dtype=np.int64)
+        for client in self._here():
+            part = self._parts[client]
             generator = np.random.default_rng([self._seed, _PROBE, client, round_])
             shuffles = [generator.permutation(part) for _ in range(-(-size // len(part)))]
             probe[client] = np.concatenate(shuffles)[:size]
         return probe.reshape(len(self._parts), batches, self.batch_size)
+
+    def _here(self) -> list[int]:
+        """The clients that have samples."""
+        return [client for client, part in enumerate(self._parts) if len(part)]
 
     def _fill(self, client: int, start: int, samples: Indices, codes: Codes) -> None:
         """Copy the client's stream from `start` on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -47,6 +48,11 @@ def load_dataset(
     if (section.name is None) == (section.factory is None):
         given = "neither" if section.name is None else "both"
         raise ScenarioError(f"data needs exactly one of name and factory, and has {given}")
+    if section.name == "own":
+        raise ScenarioError(
+            'data.name = "own": every device has its own, so that it cannot be trained here; use hsfl run --listen and '
+            "hsfl node --data"
+        )
     if section.name is not None:
         label, field = str(section.name), f"data.name = {section.name}"
         train, test = (_tensors(part) for part in official_files.read_named(section.name, data_folder))
@@ -64,6 +70,47 @@ def load_dataset(
     mean, std = _statistics(train[0]) if images else (None, None)
     train, test = ((_fit(inputs, input_shape, field), targets) for inputs, targets in (train, test))
     return Dataset(label, train, test, mean, std)
+
+
+class Samples(NamedTuple):
+    """What samples must be like where nobody has all of them."""
+
+    inputs: str
+    """Their type."""
+    shape: tuple[int, ...]
+    targets: tuple[int, ...]
+    """The shape of the targets of a sample."""
+    classes: int
+
+    def dataset(self, train: own_data.Part | None, test: own_data.Part | None) -> Dataset:
+        """What is here: checked, see `checked`, or nothing."""
+        dtype = getattr(torch, self.inputs)
+        empty = torch.zeros((0, *self.shape), dtype=dtype), torch.zeros((0, *self.targets), dtype=torch.int64)
+        channels = self.shape[0] if dtype == torch.uint8 else 0
+        mean, std = ((0.0,) * channels, (1.0,) * channels) if channels else (None, None)
+        return Dataset("own", train or empty, test or empty, mean, std)
+
+    def checked(self, part: own_data.Part, what: str, field: str) -> own_data.Part:
+        """Inputs and targets that are like this, or ScenarioError, which begins with `field`; `what` they are for."""
+        inputs, targets = part
+        _check(field, what, inputs, targets)
+        wanted = getattr(torch, self.inputs)
+        if wanted.is_floating_point and inputs.is_floating_point():
+            inputs = inputs.to(wanted)
+        if inputs.dtype != wanted:
+            kind = str(inputs.dtype).removeprefix("torch.")
+            raise ScenarioError(f"{field}: inputs are {kind}, unlike data.inputs = {self.inputs}; make them equal")
+        if tuple(targets.shape[1:]) != self.targets:
+            raise ScenarioError(
+                f"{field}: targets are {_times(targets.shape[1:])} per sample, and the model's outputs need "
+                f"{_times(self.targets)}"
+            )
+        if int(targets.max()) >= self.classes:
+            raise ScenarioError(
+                f"{field}: a target is {int(targets.max())}, but the model tells {self.classes} classes apart, counted "
+                "from 0"
+            )
+        return _fit(inputs, self.shape, field), targets
 
 
 def _tensors(part: official_files.Part) -> tuple[Tensor, Tensor]:

@@ -66,6 +66,11 @@ class Feed:
         inputs, targets = self.train
         return self.normalised(inputs[indices]), targets[indices]
 
+    def blank(self, count: int) -> tuple[Tensor, Tensor]:
+        """So many inputs and targets of zeros, of the shapes and types of all others."""
+        inputs, targets = (tensor.new_zeros((count, *tensor.shape[1:])) for tensor in self.train)
+        return self.normalised(inputs), targets
+
     def normalised(self, inputs: Tensor) -> Tensor:
         """Stored inputs as the model takes them: images with mean 0 and deviation 1 in every channel."""
         if self._scale is not None and self._shift is not None:

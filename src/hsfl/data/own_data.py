@@ -1,17 +1,20 @@
-"""Data from a user's own function: "package.module:function"."""
+"""Data from a user's own function, "package.module:function", or from a file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from hsfl.errors import ScenarioError
 from hsfl.factory import Factory
 
 _WANTED = "return (train inputs, train targets, test inputs, test targets) as tensors, or two torch Datasets"
+_WANTED_PART = "return (inputs, targets) as tensors, or a torch Dataset"
 Part = tuple[Tensor, Tensor]
 
 
@@ -39,6 +42,45 @@ def load(spec: str, search: Path | None) -> tuple[Part, Part]:
         (_inputs(field, inputs), _targets(field, targets)),
         (_inputs(field, test_inputs), _targets(field, test_targets)),
     )
+
+
+def load_part(where: str, search: Path | None, folder: Path | None, field: str) -> Part:
+    """Inputs and targets from a file in `folder`, or from a function, looked for as `load` does."""
+    if where.endswith((".npz", ".safetensors")):
+        inputs, targets = _from_file((folder or Path()) / where, field)
+    elif ":" in where:
+        factory = Factory(where, search, field, ScenarioError)
+        result = factory.call()
+        if not (isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[0], Tensor)):
+            if isinstance(result, tuple | list) or not hasattr(result, "__getitem__"):
+                raise ScenarioError(f"{field} returned a {type(result).__name__}; {_WANTED_PART}")
+            with factory.importing():
+                result = _stack(factory, result)
+        if not isinstance(result[1], Tensor):
+            raise ScenarioError(f"{field} returned a {type(result[1]).__name__} for the targets; {_WANTED_PART}")
+        inputs, targets = (value.detach().cpu() for value in result)
+    else:
+        raise ScenarioError(f"{field}: give a .npz or .safetensors file, or package.module:function")
+    return _inputs(field, inputs), _targets(field, targets)
+
+
+def _from_file(path: Path, field: str) -> Part:
+    """The tensors named inputs and targets."""
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as arrays:
+                found = {name: torch.from_numpy(arrays[name]) for name in arrays.files if name in ("inputs", "targets")}
+        else:
+            found = load_file(path)
+    except OSError as error:
+        raise ScenarioError(f"{field}: cannot be read ({error.strerror or error}); give a file that exists") from None
+    except Exception as error:  # a damaged file raises whatever its reader stumbles over
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ScenarioError(f"{field}: cannot be read ({reason}); write it again") from None
+    for name in ("inputs", "targets"):
+        if name not in found:
+            raise ScenarioError(f"{field}: it has no array called {name}; it must have inputs and targets")
+    return found["inputs"], found["targets"]
 
 
 def _inputs(field: str, inputs: Tensor) -> Tensor:

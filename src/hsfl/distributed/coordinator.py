@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from hsfl import errors
 from hsfl.distributed import wire_pb2 as wire
@@ -36,6 +36,7 @@ from hsfl.distributed.tensors import Named, Packed
 from hsfl.distributed.work import PATIENCE_S
 from hsfl.errors import HsflError
 
+T = TypeVar("T")
 Answer = tuple[wire.Done, dict[str, Named]]
 """What came back once all were done, and the states that came with it, by name."""
 
@@ -55,6 +56,12 @@ class Mark(NamedTuple):
     round: int
     cuts: tuple[int, ...]
     seed: int
+    codes: tuple[tuple[str, str, str], ...]
+    """Of every tier's links: up, down and average."""
+
+    def restore(self, position: int) -> wire.Restore:
+        codes = [wire.Codes(up=up, down=down, average=average) for up, down, average in self.codes]
+        return wire.Restore(position=position, round=self.round, cuts=self.cuts, seed=self.seed, codes=codes)
 
 
 class _LostSomeoneError(Exception):
@@ -62,7 +69,7 @@ class _LostSomeoneError(Exception):
 
 
 class Coordinator:
-    """Gives commands one after the other. A position counts those that changed weights."""
+    """Gives commands one after the other. A position counts those that changed weights or codes."""
 
     def __init__(self, transport: Transport, places: Places, notify: Callable[[str], None]) -> None:
         """`notify` hears who is waited for."""
@@ -78,7 +85,7 @@ class Coordinator:
         """Begin a session: all that follows counts from the initial weights or, where given, from these states."""
         self._states, self._session = states, secrets.token_hex(8)
         self._journal: list[dict[str, Any]] = []
-        """The commands that changed weights since."""
+        """The commands that changed weights or codes since."""
         self._marks = {0: mark}
         """The positions in it that machines were told to save."""
         self._at, self._given = 0, False
@@ -87,7 +94,8 @@ class Coordinator:
         self._see(Saved(frozenset()))
 
     def change(self, settled: Callable[[wire.Done], dict[str, Any]] | None = None, **body: Any) -> Answer:
-        """A command that changes weights. Where machines decide something, `settled` is the command that says it."""
+        """A command that changes weights or codes. Where machines decide something, `settled` is the command that says
+        it."""
         found = self.do(**body)
         self._journal.append(body if settled is None else settled(found[0]))
         self._at = len(self._journal)
@@ -102,10 +110,14 @@ class Coordinator:
 
     def do(self, **body: Any) -> Answer:
         """A command, given again after every loss until all machines are done."""
+        return self.together(lambda ask: ask(**body))
+
+    def together(self, commands: Callable[[Callable[..., Answer]], T]) -> T:
+        """Commands that change no weights and belong together: after a loss they are given again from the first."""
         while True:
             try:
                 self._gather()
-                return self._ask(**body)
+                return commands(self._ask)
             except _LostSomeoneError:
                 continue
 
@@ -194,9 +206,7 @@ class Coordinator:
                 self._see(Saved(frozenset(self._marks)))
             case Choose(held):
                 self._at, self._given = max(held, default=0), False
-                mark = self._marks[self._at]
-                restore = wire.Restore(position=self._at, round=mark.round, cuts=mark.cuts, seed=mark.seed)
-                self._see(Begin(restore))
+                self._see(Begin(self._marks[self._at].restore(self._at)))
             case Load():
                 self._see(Loaded())
             case Work():

@@ -7,12 +7,14 @@ from pathlib import Path
 from hsfl.distributed.machines import Machines
 from hsfl.distributed.places import Places
 from hsfl.distributed.process import Description
-from hsfl.errors import HsflError, ScenarioError
+from hsfl.errors import HsflError
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
-from hsfl.runs.preparing import Prepared, prepare
+from hsfl.runs.preparing import Brought, Prepared, prepare
 from hsfl.runs.resuming import fingerprint
 from hsfl.scenario.scenario import Scenario
+
+NOTHING = Brought()
 
 
 class _Elsewhere:
@@ -24,19 +26,22 @@ class _Elsewhere:
         raise HsflError("only the coordinator plans")
 
 
-def describe(scenario: Scenario, data_folder: Path | None) -> Description:
-    """What a machine has to know, made anew from the scenario."""
-    return described(scenario, prepare(scenario, _Elsewhere(), data_folder, Machines))
+def describe(scenario: Scenario, data_folder: Path | None, brought: Brought = NOTHING) -> Description:
+    """What a machine has to know, made anew from the scenario and, where data are elsewhere, from what it brings."""
+    return described(scenario, prepare(scenario, _Elsewhere(), data_folder, Machines, brought=brought))
 
 
 def described(scenario: Scenario, prepared: Prepared) -> Description:
     """The same of a scenario that is prepared already."""
     assert isinstance(prepared.backend, Machines)
-    for tier in scenario.system.tiers:
-        if tier.codes.planned:
-            raise ScenarioError(
-                f"{scenario.source}: tiers.{tier.name}.code: machines cannot change codes while they run; write the "
-                'codes that hsfl plan chooses, such as "int4"'
-            )
-    tiers = [tier.name for tier in scenario.spec.tiers]
-    return Description(prepared.backend, Places(prepared.backend.topology, tiers), fingerprint(scenario))
+    return Description(prepared.backend, places_of(scenario), fingerprint(scenario))
+
+
+def places_of(scenario: Scenario) -> Places:
+    """The machines of a scenario."""
+    return Places(scenario.system.topology, [tier.name for tier in scenario.spec.tiers])
+
+
+def brings_data(scenario: Scenario) -> bool:
+    """Whether every device has data of its own, and nobody else has them."""
+    return scenario.spec.data is not None and scenario.spec.data.name == "own"

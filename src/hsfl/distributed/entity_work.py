@@ -12,41 +12,36 @@ import torch
 from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.lateness import Lateness
 from hsfl.distributed.membership import Send
+from hsfl.distributed.moving import MovingWork
+from hsfl.distributed.passes import Pass, Probing
 from hsfl.distributed.places import COORDINATOR, FED, Places
 from hsfl.distributed.saves import Saves
 from hsfl.distributed.shapes import Crossing
 from hsfl.distributed.tensors import Packed, WireError, check_count, pack, pack_by_name, unpacked, unpacked_by_name
-from hsfl.distributed.work import Work, pack_average, unpacked_average
+from hsfl.distributed.work import PROBE, pack_average, unpacked_average
 from hsfl.engine.averaging import Tensors
 from hsfl.engine.coded_averages import check_unsent
 from hsfl.engine.entities import EntityBackend
-from hsfl.engine.entity import Entity, LayerCopy
 from hsfl.engine.precision import arithmetic
-from hsfl.problem.topology import tier_of
 
 
-class EntityWork(Work):
+class EntityWork(MovingWork):
     """The part of one entity in commands."""
-
-    entity: Entity
 
     def __init__(self, parts: EntityBackend, places: Places, name: str, saves: Saves, crossing: Crossing) -> None:
         super().__init__(parts, places, name, saves)
-        self.tier, self.number = places.entities[name]
         self.crossing = crossing
-        self._clients: set[int] = set()
-        """Whose gradients are still to come in this round."""
+        self._pass: Pass | None = None
+        """Mini-batches that are under way."""
+        self._probing: Probing | None = None
         self._lateness = Lateness()
         self._average: tuple[wire.Average, Tensors] | None = None
-        self._arriving: dict[int, dict[int, LayerCopy]] = {}
-        """Layers that move here, by layer and the entity that held them."""
-        self._came_from: list[int] = []
-        """The tiers of the layers before the move."""
         self._compute_s = 0.0
 
     def drop(self) -> None:
         super().drop()
         self._lateness.drop()
+        self._pass = self._probing = None
 
     def take(
         self,
@@ -85,12 +80,19 @@ class EntityWork(Work):
         return found
 
     def _begin(self, kind: str, command: Any) -> list[Send]:
+        if kind in PROBE:
+            return self._probe(kind, command)
+        self._probing = None
         if kind == "round":
             return self._round(command)
         if kind == "average":
             return self._contribute(command) if command.tier == self.tier else self._finish()
         if kind == "move":
             return self._move(tuple(command.cuts))
+        if kind == "recode":
+            self._use(command.codes)
+            self.entity.codec = self.parts.links[self.tier].average if self.parts.coded[self.tier] else None
+            return self._finish()
         if kind == "save":
             return self._save(command.position)
         if kind == "install":
@@ -102,7 +104,12 @@ class EntityWork(Work):
     def _take_held(self, source: str, held: wire.Held, tensors: Sequence[Packed]) -> list[Send]:
         if source != FED or held.name != self.name:
             raise WireError(f"the state of {held.name[:60]}")
-        self._fill(unpacked_by_name((held.names, tensors), self.kept()))
+        if self._probing is None:
+            self._fill(unpacked_by_name((held.names, tensors), self.kept()))
+        elif self._probing.awaits:
+            self._probing.fill((held.names, tensors))
+        else:
+            raise WireError("a state that nobody asked for")
         return self._finish()
 
     # --- rounds ---
@@ -110,7 +117,8 @@ class EntityWork(Work):
     def _round(self, command: wire.Round) -> list[Send]:
         if command.round != self.parts.round:
             raise WireError(f"round {command.round}, and {self.name} is at {self.parts.round}")
-        self._clients, self._compute_s = set(self.entity.clients) - set(command.absent), 0.0
+        self._pass = Pass(self.entity, command.round, set(self.entity.clients) - set(command.absent))
+        self._compute_s = 0.0
         if command.deadline_s and self.parent == COORDINATOR:
             self._lateness.due_s = self._at_s + command.deadline_s
         sent: list[Send] = []
@@ -119,58 +127,84 @@ class EntityWork(Work):
         elif self.tier == 0:
             for client in sorted(self._clients, key=self.entity.clients.index):
                 inputs, targets = self.parts._data().batch(self.parts.drawn()[client : client + 1])
-                sent += self._forward(client, self.parts._inputs(inputs)[0], pack(targets[0]), wire.Chain())
+                sent += self._first(client, inputs[0], targets[0])
         return sent
+
+    def _first(self, client: int, inputs: torch.Tensor, targets: torch.Tensor) -> list[Send]:
+        """Compute with a client's own mini-batch."""
+        return self._forward(client, self.parts._inputs(inputs), pack(targets), wire.Chain())
 
     def _take_activations(self, source: str, given: wire.Activations, tensors: Sequence[Packed]) -> list[Send]:
         if given.client in self._lateness.late:
             return []
-        if given.client not in self._clients or source != self.places.host(self.tier - 1, given.client):
+        under_way = self._under_way(given.client)
+        if under_way is None or source != self.places.host(self.tier - 1, given.client):
             raise WireError(f"activations of client {given.client + 1}")
         check_count(tensors, 2)
-        like = self.crossing.activations(self.parts.cuts[self.tier - 1])
-        values = unpacked(tensors[0], like, self.parts.links[self.tier - 1].up)
+        like = under_way.like(self.crossing.activations(self.parts.cuts[self.tier - 1]))
+        values = unpacked(tensors[0], like, under_way.codec(self.parts.links[self.tier - 1].up))
         given.chain.up_s += self._way_s
         sent = self._forward(given.client, values, tensors[1], given.chain)
         return [*sent, *self.overdue()] if self._lateness.overdue else sent
 
+    @property
+    def _clients(self) -> set[int]:
+        """Whose gradients are still to come."""
+        return set() if self._pass is None else self._pass.clients
+
+    def _under_way(self, client: int) -> Pass | None:
+        """The mini-batches that are under way, if the client's is one of them."""
+        return self._pass if client in self._clients else None
+
     def _forward(self, client: int, received: torch.Tensor, targets: Packed, chain: wire.Chain) -> list[Send]:
         """Compute with what was given for a client."""
-        parts = self.parts
+        parts, under_way = self.parts, self._pass
+        assert under_way is not None
         with self._computing():
-            sent = self.entity.forward(client, received.to(parts.device), parts.round)
+            sent = under_way.entity.forward(
+                client, received.to(parts.device), under_way.round, under_way.cuts.get(client)
+            )
         if self.places.parent(self.name) != COORDINATOR:
             message = self._message(activations=wire.Activations(client=client, chain=chain))
-            packed = pack(sent, parts.links[self.tier].up)
+            packed = pack(sent, under_way.codec(parts.links[self.tier].up))
             self._leaves(message.activations.chain)
             return [Send(self.parent, message, [packed, targets])]
-        expected = unpacked(targets, self.crossing.targets).to(parts.device)
+        expected = unpacked(targets, under_way.like(self.crossing.targets)).to(parts.device)
         with self._computing():
-            loss, gradient = self.entity.loss(client, expected, parts.loss)
+            loss, gradient = under_way.entity.loss(client, expected, parts.loss)
         self._done.losses[client] = float(loss)
         return self._backward(client, gradient, chain)
 
     def _take_gradients(self, source: str, given: wire.Gradients, tensors: Sequence[Packed]) -> list[Send]:
-        if given.client not in self._clients or source != self.parent:
+        under_way = self._under_way(given.client)
+        if under_way is None or source != self.parent:
             raise WireError(f"gradients of client {given.client + 1}")
         check_count(tensors, 1)
-        like = self.crossing.activations(self.parts.cuts[self.tier])
-        gradient = unpacked(tensors[0], like, self.parts.links[self.tier].down)
+        like = under_way.like(self.crossing.activations(self.parts.cuts[self.tier]))
+        gradient = unpacked(tensors[0], like, under_way.codec(self.parts.links[self.tier].down))
         given.chain.down_s += self._way_s
         return self._backward(given.client, gradient.to(self.parts.device), given.chain)
 
     def _backward(self, client: int, gradient: torch.Tensor, chain: wire.Chain) -> list[Send]:
+        under_way = self._pass
+        assert under_way is not None
         with self._computing():
-            passed = self.entity.backward(client, gradient)
-        self._clients.remove(client)
+            passed = under_way.entity.backward(client, gradient)
+        under_way.clients.remove(client)
+        if self._probing is not None:
+            self._probing.take(client, self._done.found[self.name])
         sent = []
         if passed is not None:
             message = self._message(gradients=wire.Gradients(client=client, chain=chain))
-            packed = pack(passed, self.parts.links[self.tier - 1].down)
+            packed = pack(passed, under_way.codec(self.parts.links[self.tier - 1].down))
             self._leaves(message.gradients.chain)
             sent.append(Send(self.places.host(self.tier - 1, client), message, [packed]))
-        if not self._clients:
-            self._step()
+        if not under_way.clients:
+            if self._probing is None:
+                self._step()
+            else:
+                self._pass = None
+                self._finish()
         if passed is None:  # the end of the chain
             self._leaves(chain)
             self._done.chains[client].CopyFrom(chain)
@@ -178,6 +212,7 @@ class EntityWork(Work):
 
     def _step(self) -> None:
         """All clients that take part have been here, if any."""
+        self._pass = None
         with self._computing():
             self.entity.step()
         self.parts.round += 1
@@ -209,7 +244,8 @@ class EntityWork(Work):
 
     def _leave_out(self, late: set[int]) -> list[Send]:
         self._lateness.late |= late
-        self._clients -= late
+        left = self._clients
+        left -= late
         for client in late:
             self.entity.forget(client)
         given = set(self.entity.clients) - set(self._lateness.command.round.absent) - self._lateness.late
@@ -223,15 +259,15 @@ class EntityWork(Work):
                 if not theirs & given:
                     self._awaited.discard(child)
                     self._lateness.left_behind(child, self._number)
-        if not self._clients:
+        if not left:
             self._step()
         return sent
 
     def waited_for(self) -> list[str]:
         """In a round, those whose activations have not come; when its own part is done, those who are not."""
-        if not (self._busy and self._clients and self.children):
+        if not (self._busy and self._pass and self._clients and self.children):
             return super().waited_for()
-        missing = self._clients - self.entity.computed
+        missing = self._clients - self._pass.entity.computed
         return sorted({self.places.host(self.tier - 1, client) for client in missing})
 
     def _leaves(self, chain: wire.Chain) -> None:
@@ -245,6 +281,32 @@ class EntityWork(Work):
             yield
         self._compute_s += time.perf_counter() - start
 
+    # --- measurements ---
+
+    def _probe(self, kind: str, command: Any) -> list[Send]:
+        if kind == "probe":
+            self._probing = Probing(self.parts, self.tier, self.number, command.batches)
+            names, tensors = pack_by_name(self.entity.state()[0])
+            return [Send(FED, self._message(held=wire.Held(name=self.name, names=names)), tensors)]
+        probing = self._probing
+        if probing is None:
+            raise WireError("a part of a measurement that has not begun")
+        if kind == "probe_pass":
+            self._pass = probing.begin(command)
+            if not self._pass.clients:
+                return self._finish()
+            own = sorted(self._pass.clients) if self.tier == 0 else []
+            return [send for client in own for send in self._first(client, *probing.batch(client))]
+        probing.tell(self._done.found[self.name])
+        message = self._message(contribution=wire.Contribution(tier=self.tier, layers=self._numbers()))
+        gradient = [pack(tensor) for tensor in probing.part.gradient()]
+        probing.part.forget()
+        probing.awaits = command.back
+        return [Send(FED, message, gradient), *([] if command.back else self._finish())]
+
+    def _numbers(self) -> list[int]:
+        return [layer.number for layer in self.entity.layers]
+
     # --- averages ---
 
     def _contribute(self, average: wire.Average) -> list[Send]:
@@ -257,6 +319,11 @@ class EntityWork(Work):
         return [Send(FED, message, pack_average(contributed, codec, self._sizes(average)))]
 
     def _take_mean(self, source: str, mean: wire.Mean, tensors: Sequence[Packed]) -> list[Send]:
+        if source == FED and self._probing is not None and self._probing.awaits:
+            like = self._probing.part.entity.trained()
+            gradient = unpacked_average(tensors, like, None, ())
+            self._probing.gradient, self._probing.awaits = [one.to(self.parts.device) for one in gradient], False
+            return self._finish()
         if source != FED or self._average is None:
             raise WireError("an average that nobody asked for")
         average, contributed = self._average
@@ -268,63 +335,3 @@ class EntityWork(Work):
 
     def _sizes(self, average: wire.Average) -> list[int]:
         return [len(list(layer.module.parameters())) for layer in self.entity.layers if layer.number in average.layers]
-
-    # --- moves ---
-
-    def _move(self, cuts: tuple[int, ...]) -> list[Send]:
-        before, self.parts.cuts = self.parts.cuts, cuts
-        layers = range(len(self.parts._layers))
-        self._came_from = [tier_of(before, layer) for layer in layers]
-        self._arriving = {layer: {} for layer in layers if tier_of(cuts, layer) == self.tier != self._came_from[layer]}
-        sent: list[Send] = []
-        for layer in self.entity.layers:
-            if (to := tier_of(cuts, layer.number)) != self.tier:
-                names, tensors = pack_by_name(_whole(layer))
-                moved = wire.MovedLayer(layer=layer.number, entity=self.number, names=names)
-                sent += [Send(name, self._message(moved_layer=moved), tensors) for name in self._towards(to)]
-        return [*sent, *self._if_moved()]
-
-    def _take_moved_layer(self, source: str, moved: wire.MovedLayer, tensors: Sequence[Packed]) -> list[Send]:
-        if moved.layer >= len(self._came_from) or source not in (self.parent, *self.children):
-            raise WireError(f"layer {moved.layer + 1}, which does not move")
-        old, new = self._came_from[moved.layer], tier_of(self.parts.cuts, moved.layer)
-        if new != self.tier:
-            return [Send(name, self._message(moved_layer=moved), tensors) for name in self._towards(new)]
-        if moved.entity not in self._sources(old):
-            raise WireError(f"layer {moved.layer + 1} of a machine that does not send it here")
-        copy = self.parts.new_copy(moved.layer, old)
-        own = _whole(copy)
-        found = unpacked_by_name((moved.names, tensors), own)
-        with torch.no_grad():
-            for key, value in own.items():
-                value.copy_(found[key])
-        self._arriving[moved.layer][moved.entity] = copy
-        return self._if_moved()
-
-    @torch.no_grad()
-    def _if_moved(self) -> list[Send]:
-        """Once all layers are here that come here."""
-        if any(set(copies) != self._sources(self._came_from[layer]).keys() for layer, copies in self._arriving.items()):
-            return []
-        kept = {layer.number: layer for layer in self.entity.layers}
-        for layer, copies in self._arriving.items():
-            shares = self._sources(self._came_from[layer])
-            kept[layer] = self.parts.moved(layer, self.tier, [(shares[j], copies[j]) for j in sorted(copies)])
-        self.entity.layers = [kept[layer] for layer in self.parts.layers_of(self.tier, self.parts.cuts)]
-        self._arriving = {}
-        return self._finish()
-
-    def _sources(self, tier: int) -> dict[int, float]:
-        """The entities of a tier that serve clients of this one, with their shares of these."""
-        part = self.places.topology.part(self.tier, tier)[self.number]
-        return {j: float(share) for j, share in enumerate(part) if share}
-
-    def _towards(self, tier: int) -> tuple[str, ...]:
-        return (self.parent,) if tier > self.tier else self.children
-
-
-def _whole(layer: LayerCopy) -> dict[str, torch.Tensor]:
-    """Everything that goes with a layer."""
-    found = {f"state.{key}": value for key, value in layer.state().items()}
-    found |= {f"slot.{key}": value for key, value in layer.named_slots().items()}
-    return found | {f"last.{key}": value for key, value in layer.named_last().items()}

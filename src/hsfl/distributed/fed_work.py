@@ -16,10 +16,11 @@ from hsfl.distributed.membership import Send
 from hsfl.distributed.places import COORDINATOR, FED, Places
 from hsfl.distributed.saves import Saves
 from hsfl.distributed.tensors import Named, Packed, WireError, pack_by_name, unpacked_by_name
-from hsfl.distributed.work import Work, pack_average, unpacked_average
+from hsfl.distributed.work import PROBE, Work, pack_average, unpacked_average
 from hsfl.engine.averaging import Tensors
 from hsfl.engine.coded_averages import send
 from hsfl.engine.entities import EntityBackend, drift, mean
+from hsfl.engine.entity_probe import summed
 
 
 class FedWork(Work):
@@ -36,6 +37,12 @@ class FedWork(Work):
         """What an entity contributes, by tier, for the cuts and layers of the last average."""
         self._all = False
         """Whether states are passed on whole."""
+        self._probe: str | None = None
+        """The part of a measurement that is under way."""
+        self._back = False
+        """Whether the mean gradient goes back to the entities."""
+        self._gradients: dict[str, Tensors] = {}
+        """Mean gradients of entities, by name."""
         self._states: dict[str, Named] = {}
         """On their way."""
         self._wanted: set[str] = set()
@@ -46,6 +53,7 @@ class FedWork(Work):
         super().drop()
         self._average, self._contributed = None, {}
         self._states, self._wanted, self._passed = {}, set(), set()
+        self._probe, self._gradients = None, {}
 
     def _make(self) -> None:
         self.unsent = self.parts.server_unsent(self.parts.cuts)
@@ -59,12 +67,21 @@ class FedWork(Work):
         }
 
     def _begin(self, kind: str, command: Any) -> list[Send]:
+        self._probe = kind if kind in PROBE else None
+        if kind == "probe":
+            self._all = False
+            return []
+        if kind == "probe_means":
+            self._back = command.back
+            return []
         if kind == "average":
             self._average = command
             return []
         if kind == "move":
             self.parts.cuts = tuple(command.cuts)
             self.unsent = self.parts.server_unsent(self.parts.cuts, self.unsent)
+        elif kind == "recode":
+            self._use(command.codes)
         elif kind == "save":
             return self._save(command.position)
         elif kind == "collect":
@@ -77,6 +94,8 @@ class FedWork(Work):
     # --- averages ---
 
     def _take_contribution(self, source: str, given: wire.Contribution, tensors: Sequence[Packed]) -> list[Send]:
+        if self._probe is not None:
+            return self._take_gradient(source, given, tensors)
         tier, number = self.places.entities.get(source, (-1, -1))
         if tier != given.tier or number in self._contributed:
             raise WireError(f"a contribution to tier {given.tier + 1}")
@@ -125,6 +144,55 @@ class FedWork(Work):
             self._shapes[tier] = at, [tensor.to("meta") for tensor in entity.contribute(layers)]
         return self._shapes[tier][1]
 
+    # --- measurements ---
+
+    def _spread_average(self) -> list[Send]:
+        """Once all states are here: to every entity, the virtual average of its layers."""
+        if len(self._states) < len(self.places.entities):
+            return []
+        average, self._states = self._virtual_average(), {}
+        sent = []
+        for name, (tier, _) in self.places.entities.items():
+            layers = {str(layer) for layer in self.parts.layers_of(tier, self.parts.cuts)}
+            own = {key: value for key, value in average.items() if key.partition(".")[0] in layers}
+            sent.append(self._state(name, name, pack_by_name(own)))
+        return [*sent, *self._finish()]
+
+    def _take_gradient(self, source: str, given: wire.Contribution, tensors: Sequence[Packed]) -> list[Send]:
+        """The mean gradient of an entity."""
+        tier, _ = self.places.entities.get(source, (-1, -1))
+        layers = self.parts.layers_of(tier, self.parts.cuts) if tier == given.tier else range(0)
+        if self._probe != "probe_means" or source in self._gradients or list(given.layers) != list(layers):
+            raise WireError("gradients that nobody asked for")
+        like = [weight for layer in layers for weight in self._trained(layer)]
+        self._gradients[source] = unpacked_average(tensors, like, None, ())
+        if len(self._gradients) < len(self.places.entities):
+            return []
+        gradients, self._gradients = self._gradients, {}
+        return self._summed(gradients)
+
+    def _summed(self, gradients: dict[str, Tensors]) -> list[Send]:
+        """Once those of all entities are here: what the tiers' are like, and where it is wanted the mean of all."""
+        topology, count = self.places.topology, len(self.parts._layers)
+        of_entities = torch.zeros(topology.num_tiers, count, dtype=torch.float64)
+        overall = torch.zeros(count, dtype=torch.float64)
+        sent = []
+        for tier, layers in enumerate(self.parts._tier_layers()):
+            names = [self.places.name(tier, number) for number in range(topology.entities[tier])]
+            layer_of = torch.tensor([n for n, layer in enumerate(layers) for _ in self._trained(layer)])
+            spread, mean_gradient = summed(topology, tier, [gradients[n] for n in names], layer_of.long(), len(layers))
+            of_entities[tier + 1 :, layers.start : layers.stop] = spread.of_entities
+            overall[layers.start : layers.stop] = spread.overall
+            message, tensors = self._message(mean=wire.Mean()), pack_average(mean_gradient, None, ())
+            sent += [Send(name, message, tensors) for name in names if self._back]
+        found = self._done.found[FED]
+        found.of_entities.extend(of_entities.flatten().tolist())
+        found.overall.extend(overall.tolist())
+        return [*sent, *self._finish()]
+
+    def _trained(self, layer: int) -> Tensors:
+        return [weight for weight in self.parts._layers[layer].parameters() if weight.requires_grad]
+
     # --- states ---
 
     def _take_held(self, source: str, held: wire.Held, tensors: Sequence[Packed]) -> list[Send]:
@@ -139,6 +207,8 @@ class FedWork(Work):
             sent.append(self._state(COORDINATOR, source, given))
         else:
             self._states[source] = given
+        if self._probe is not None:
+            return self._spread_average()
         if len(self._passed) + len(self._states) == len(self.places.entities):
             values = self.kept() if self._all else self._virtual_average()
             sent.append(self._state(COORDINATOR, FED, pack_by_name(values)))

@@ -12,6 +12,7 @@ import torch
 from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.coordinator import Answer, Coordinator, Mark
 from hsfl.distributed.places import FED
+from hsfl.distributed.probing import measured
 from hsfl.distributed.tensors import pack_by_name, unpacked_by_name
 from hsfl.engine import saving
 from hsfl.engine.checks import checked_clients
@@ -27,6 +28,8 @@ SAVE_EVERY = 10
 
 class Machines(EntityBackend):
     """Commands machines. Before `connect` it only says what entities are made of, which every machine needs too."""
+
+    data_elsewhere = True
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -59,7 +62,8 @@ class Machines(EntityBackend):
         return self._coordinator
 
     def _mark(self) -> Mark:
-        return Mark(self.round, self.cuts, self.seed)
+        codes = tuple((link.up.code.name, link.down.code.name, link.average.code.name) for link in self.links)
+        return Mark(self.round, self.cuts, self.seed, codes)
 
     def _change(self, settled: Callable[[wire.Done], dict[str, Any]] | None = None, **body: Any) -> Answer:
         self._virtual = None
@@ -118,13 +122,16 @@ class Machines(EntityBackend):
             self._change(move=wire.Move(cuts=self.cuts))
 
     def probe(self, batches: int, step: float | None = None, *, coding: bool = False) -> Measurement:
+        """Every client's gradients are taken where its data are, and pass through the tree."""
         with self._timed("probe"):
-            return super().probe(batches, step, coding=coding)
+            return self.coordinator.together(lambda ask: measured(ask, self, self.places, batches, step, coding=coding))
 
     def recode(self, codes: Sequence[LinkCodes]) -> bool:
-        if super().recode(codes):
-            raise HsflError("codes: they cannot change while machines run")
-        return False
+        changed = super().recode(codes)
+        if changed:
+            with self._timed("move"):
+                self._change(recode=wire.Recode(codes=self._mark().restore(0).codes))
+        return changed
 
     def global_state(self) -> State:
         if self._virtual is None:

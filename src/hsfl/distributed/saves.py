@@ -16,7 +16,7 @@ KEPT = 2
 
 
 class Saves:
-    """Files of one machine in a folder of its own; a position counts the commands that changed weights."""
+    """Files of one machine in a folder of its own; a position counts the commands that changed weights or codes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

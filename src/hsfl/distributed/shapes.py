@@ -9,6 +9,7 @@ import torch
 from hsfl.engine.entities import EntityBackend
 from hsfl.engine.per_client import own_chance, seed_dropout
 from hsfl.engine.precision import casts
+from hsfl.engine.probe import SMOOTHNESS_BATCHES
 from hsfl.engine.running import run_layer
 
 
@@ -16,11 +17,11 @@ class Crossing:
     """Tensors without memory, like those that cross cuts and like a mini-batch's targets."""
 
     def __init__(self, parts: EntityBackend) -> None:
-        """Runs one mini-batch of the first client through a copy of the model."""
-        inputs, targets = parts._data().batch(parts.drawn()[:1])
-        self.targets = targets[0].to("meta")
+        """Runs a mini-batch of zeros through a copy of the model."""
+        inputs, targets = parts._data().blank(parts.drawn().shape[1])
+        self.targets = targets.to("meta")
         self._activations: list[torch.Tensor] = []
-        values = parts._inputs(inputs)[0]
+        values = parts._inputs(inputs)
         with torch.no_grad(), casts(parts.device, parts.precision):
             for number, layer in enumerate(copy.deepcopy(parts._layers)):
                 seed_dropout(layer.modules(), [0], parts.seed, 0)
@@ -33,5 +34,6 @@ class Crossing:
         return self._activations[cut - 1]
 
     def largest(self) -> int:
-        """The bytes of the largest message of a round, as it is in memory."""
-        return max(one.numel() * one.element_size() for one in [*self._activations, self.targets])
+        """The bytes of the largest message of a round or a measurement, as it is in memory."""
+        largest = max(one.numel() * one.element_size() for one in self._activations)
+        return SMOOTHNESS_BATCHES * (largest + self.targets.numel() * self.targets.element_size())

@@ -1,4 +1,5 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -21,7 +22,7 @@ class Tensor(_message.Message):
     def __init__(self, dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., order: _Optional[_Iterable[int]] = ..., code: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("epoch", "number", "sent_s", "tensors", "hello", "welcome", "refused", "complete", "lost", "prepare", "ready", "restore", "restored", "stop", "round", "average", "move", "save", "collect", "install", "done", "failed", "activations", "gradients", "contribution", "mean", "moved_layer", "held", "wanted", "late", "waiting")
+    __slots__ = ("epoch", "number", "sent_s", "tensors", "hello", "welcome", "refused", "complete", "lost", "prepare", "ready", "restore", "restored", "stop", "round", "average", "move", "save", "collect", "install", "probe", "probe_pass", "probe_means", "recode", "done", "failed", "activations", "gradients", "contribution", "mean", "moved_layer", "held", "wanted", "late", "waiting")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     SENT_S_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +43,10 @@ class Message(_message.Message):
     SAVE_FIELD_NUMBER: _ClassVar[int]
     COLLECT_FIELD_NUMBER: _ClassVar[int]
     INSTALL_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
+    PROBE_PASS_FIELD_NUMBER: _ClassVar[int]
+    PROBE_MEANS_FIELD_NUMBER: _ClassVar[int]
+    RECODE_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     ACTIVATIONS_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +78,10 @@ class Message(_message.Message):
     save: Save
     collect: Collect
     install: Install
+    probe: Probe
+    probe_pass: ProbePass
+    probe_means: ProbeMeans
+    recode: Recode
     done: Done
     failed: Failed
     activations: Activations
@@ -84,7 +93,7 @@ class Message(_message.Message):
     wanted: Wanted
     late: Late
     waiting: Waiting
-    def __init__(self, epoch: _Optional[int] = ..., number: _Optional[int] = ..., sent_s: _Optional[float] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., complete: _Optional[_Union[Complete, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., restored: _Optional[_Union[Restored, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., average: _Optional[_Union[Average, _Mapping]] = ..., move: _Optional[_Union[Move, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ..., collect: _Optional[_Union[Collect, _Mapping]] = ..., install: _Optional[_Union[Install, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., activations: _Optional[_Union[Activations, _Mapping]] = ..., gradients: _Optional[_Union[Gradients, _Mapping]] = ..., contribution: _Optional[_Union[Contribution, _Mapping]] = ..., mean: _Optional[_Union[Mean, _Mapping]] = ..., moved_layer: _Optional[_Union[MovedLayer, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, _Mapping]] = ..., late: _Optional[_Union[Late, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ...) -> None: ...
+    def __init__(self, epoch: _Optional[int] = ..., number: _Optional[int] = ..., sent_s: _Optional[float] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., complete: _Optional[_Union[Complete, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., restore: _Optional[_Union[Restore, _Mapping]] = ..., restored: _Optional[_Union[Restored, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., average: _Optional[_Union[Average, _Mapping]] = ..., move: _Optional[_Union[Move, _Mapping]] = ..., save: _Optional[_Union[Save, _Mapping]] = ..., collect: _Optional[_Union[Collect, _Mapping]] = ..., install: _Optional[_Union[Install, _Mapping]] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ..., probe_pass: _Optional[_Union[ProbePass, _Mapping]] = ..., probe_means: _Optional[_Union[ProbeMeans, _Mapping]] = ..., recode: _Optional[_Union[Recode, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., activations: _Optional[_Union[Activations, _Mapping]] = ..., gradients: _Optional[_Union[Gradients, _Mapping]] = ..., contribution: _Optional[_Union[Contribution, _Mapping]] = ..., mean: _Optional[_Union[Mean, _Mapping]] = ..., moved_layer: _Optional[_Union[MovedLayer, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, _Mapping]] = ..., late: _Optional[_Union[Late, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("name", "scenario", "token")
@@ -131,16 +140,18 @@ class Ready(_message.Message):
     def __init__(self, held: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Restore(_message.Message):
-    __slots__ = ("position", "round", "cuts", "seed")
+    __slots__ = ("position", "round", "cuts", "seed", "codes")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     CUTS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    CODES_FIELD_NUMBER: _ClassVar[int]
     position: int
     round: int
     cuts: _containers.RepeatedScalarFieldContainer[int]
     seed: int
-    def __init__(self, position: _Optional[int] = ..., round: _Optional[int] = ..., cuts: _Optional[_Iterable[int]] = ..., seed: _Optional[int] = ...) -> None: ...
+    codes: _containers.RepeatedCompositeFieldContainer[Codes]
+    def __init__(self, position: _Optional[int] = ..., round: _Optional[int] = ..., cuts: _Optional[_Iterable[int]] = ..., seed: _Optional[int] = ..., codes: _Optional[_Iterable[_Union[Codes, _Mapping]]] = ...) -> None: ...
 
 class Restored(_message.Message):
     __slots__ = ()
@@ -176,6 +187,22 @@ class Move(_message.Message):
     cuts: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, cuts: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class Recode(_message.Message):
+    __slots__ = ("codes",)
+    CODES_FIELD_NUMBER: _ClassVar[int]
+    codes: _containers.RepeatedCompositeFieldContainer[Codes]
+    def __init__(self, codes: _Optional[_Iterable[_Union[Codes, _Mapping]]] = ...) -> None: ...
+
+class Codes(_message.Message):
+    __slots__ = ("up", "down", "average")
+    UP_FIELD_NUMBER: _ClassVar[int]
+    DOWN_FIELD_NUMBER: _ClassVar[int]
+    AVERAGE_FIELD_NUMBER: _ClassVar[int]
+    up: str
+    down: str
+    average: str
+    def __init__(self, up: _Optional[str] = ..., down: _Optional[str] = ..., average: _Optional[str] = ...) -> None: ...
+
 class Save(_message.Message):
     __slots__ = ("position",)
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -192,8 +219,75 @@ class Install(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Probe(_message.Message):
+    __slots__ = ("batches",)
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    batches: int
+    def __init__(self, batches: _Optional[int] = ...) -> None: ...
+
+class ProbePass(_message.Message):
+    __slots__ = ("use", "trials", "first", "count", "step")
+    class Use(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        ADD: _ClassVar[ProbePass.Use]
+        KEEP: _ClassVar[ProbePass.Use]
+        COMPARE: _ClassVar[ProbePass.Use]
+    ADD: ProbePass.Use
+    KEEP: ProbePass.Use
+    COMPARE: ProbePass.Use
+    USE_FIELD_NUMBER: _ClassVar[int]
+    TRIALS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    use: ProbePass.Use
+    trials: _containers.RepeatedCompositeFieldContainer[Trial]
+    first: int
+    count: int
+    step: float
+    def __init__(self, use: _Optional[_Union[ProbePass.Use, str]] = ..., trials: _Optional[_Iterable[_Union[Trial, _Mapping]]] = ..., first: _Optional[int] = ..., count: _Optional[int] = ..., step: _Optional[float] = ...) -> None: ...
+
+class Trial(_message.Message):
+    __slots__ = ("client", "cut", "up", "down")
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    UP_FIELD_NUMBER: _ClassVar[int]
+    DOWN_FIELD_NUMBER: _ClassVar[int]
+    client: int
+    cut: int
+    up: str
+    down: str
+    def __init__(self, client: _Optional[int] = ..., cut: _Optional[int] = ..., up: _Optional[str] = ..., down: _Optional[str] = ...) -> None: ...
+
+class ProbeMeans(_message.Message):
+    __slots__ = ("back",)
+    BACK_FIELD_NUMBER: _ClassVar[int]
+    back: bool
+    def __init__(self, back: _Optional[bool] = ...) -> None: ...
+
+class Found(_message.Message):
+    __slots__ = ("moments", "squares", "of_entities", "overall", "apart")
+    class ApartEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
+    MOMENTS_FIELD_NUMBER: _ClassVar[int]
+    SQUARES_FIELD_NUMBER: _ClassVar[int]
+    OF_ENTITIES_FIELD_NUMBER: _ClassVar[int]
+    OVERALL_FIELD_NUMBER: _ClassVar[int]
+    APART_FIELD_NUMBER: _ClassVar[int]
+    moments: _containers.RepeatedScalarFieldContainer[float]
+    squares: _containers.RepeatedScalarFieldContainer[float]
+    of_entities: _containers.RepeatedScalarFieldContainer[float]
+    overall: _containers.RepeatedScalarFieldContainer[float]
+    apart: _containers.ScalarMap[int, float]
+    def __init__(self, moments: _Optional[_Iterable[float]] = ..., squares: _Optional[_Iterable[float]] = ..., of_entities: _Optional[_Iterable[float]] = ..., overall: _Optional[_Iterable[float]] = ..., apart: _Optional[_Mapping[int, float]] = ...) -> None: ...
+
 class Done(_message.Message):
-    __slots__ = ("losses", "drift", "compute_s", "bps", "chains", "late")
+    __slots__ = ("losses", "drift", "compute_s", "bps", "chains", "late", "found")
     class LossesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -222,19 +316,28 @@ class Done(_message.Message):
         key: int
         value: Chain
         def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[Chain, _Mapping]] = ...) -> None: ...
+    class FoundEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Found
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Found, _Mapping]] = ...) -> None: ...
     LOSSES_FIELD_NUMBER: _ClassVar[int]
     DRIFT_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_S_FIELD_NUMBER: _ClassVar[int]
     BPS_FIELD_NUMBER: _ClassVar[int]
     CHAINS_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
     losses: _containers.ScalarMap[int, float]
     drift: float
     compute_s: _containers.ScalarMap[str, float]
     bps: _containers.ScalarMap[str, float]
     chains: _containers.MessageMap[int, Chain]
     late: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, losses: _Optional[_Mapping[int, float]] = ..., drift: _Optional[float] = ..., compute_s: _Optional[_Mapping[str, float]] = ..., bps: _Optional[_Mapping[str, float]] = ..., chains: _Optional[_Mapping[int, Chain]] = ..., late: _Optional[_Iterable[int]] = ...) -> None: ...
+    found: _containers.MessageMap[str, Found]
+    def __init__(self, losses: _Optional[_Mapping[int, float]] = ..., drift: _Optional[float] = ..., compute_s: _Optional[_Mapping[str, float]] = ..., bps: _Optional[_Mapping[str, float]] = ..., chains: _Optional[_Mapping[int, Chain]] = ..., late: _Optional[_Iterable[int]] = ..., found: _Optional[_Mapping[str, Found]] = ...) -> None: ...
 
 class Failed(_message.Message):
     __slots__ = ("name", "error", "text")

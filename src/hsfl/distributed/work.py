@@ -23,7 +23,9 @@ from hsfl.engine.links import Codec
 
 #: Seconds of waiting for machines before it is said, and said again.
 PATIENCE_S = 5.0
-COMMANDS = ("round", "average", "move", "save", "collect", "install")
+#: A measurement.
+PROBE = ("probe", "probe_pass", "probe_means")
+COMMANDS = ("round", "average", "move", "recode", "save", "collect", "install", *PROBE)
 
 
 class Work(ABC):
@@ -61,6 +63,7 @@ class Work(ABC):
         self.drop()
         self.parts.cuts, self.parts.seed = tuple(restore.cuts), restore.seed
         self.parts._resume(restore.round, restore.seed)
+        self._use(restore.codes)
         self._make()
         if restore.position:
             self._fill(self.saves.read(restore.position))
@@ -158,6 +161,14 @@ class Work(ABC):
     @abstractmethod
     def _begin(self, kind: str, command: Any) -> list[Send]:
         """Its own part of a command."""
+
+    def _use(self, codes: Sequence[wire.Codes]) -> None:
+        """Write what crosses links in these codes from now on; WireError for such that there are not."""
+        try:
+            pairs = zip(self.parts.links, codes, strict=True)
+            self.parts.links = [link.using(one.up, one.down, one.average) for link, one in pairs]
+        except (KeyError, ValueError):
+            raise WireError("codes of links that there are not") from None
 
     def _save(self, position: int) -> list[Send]:
         self.saves.write(position, self.kept())

@@ -41,8 +41,8 @@ class Backend(ABC):
     Averaging a tier over its entities and moving layers between tiers are commands of their own.
     """
 
-    together: bool
-    """Whether an entity works on the samples of several clients at once."""
+    together: bool  # whether an entity works on the samples of several clients at once
+    data_elsewhere = False  # whether clients may have their data where nobody else has it
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from hsfl.errors import HsflError
 from hsfl.problem.codes import LinkCodes
 from hsfl.problem.problem import Problem, cumulative
 from hsfl.problem.system import System
-from hsfl.theory.latency import aggregation_latency, averaged_bits, round_parts, slowest_client, split_latency
+from hsfl.theory.latency import aggregation_latency, averaged_bits, slowest_round, split_latency
 
 
 class Clock(Protocol):
@@ -122,7 +122,7 @@ class SimulatedClock:
 
     def slowest_parts(self, cuts: Sequence[int]) -> dict[str, float]:
         """What T_S is made of: the parts of the slowest client's round."""
-        one = round_parts(self.problem, cuts, [slowest_client(self.problem, cuts)])
+        _, _, one = slowest_round(self.problem, cuts)
         parts = {"compute": one.compute_s, "up": one.uplink_s, "down": one.downlink_s}
         return {name: float(seconds.sum()) for name, seconds in parts.items()}
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from hsfl.engine.averaging import UNSENT, AveragingRule, Held, Tensors
 from hsfl.engine.coded_averages import send
-from hsfl.engine.links import Codec
+from hsfl.engine.links import Codec, CodedCut
 from hsfl.engine.losses import Loss
 from hsfl.engine.optimizer import TORCH_SLOTS, Optimizer
 from hsfl.engine.per_client import own_chance, seed_dropout
@@ -142,10 +142,10 @@ class Entity:
         self._gradients: dict[int, Tensors] = {}
         self._buffers: dict[int, Tensors] = {}
 
-    def forward(self, client: int, received: torch.Tensor, round_: int) -> torch.Tensor:
+    def forward(self, client: int, received: torch.Tensor, round_: int, coded: CodedCut | None = None) -> torch.Tensor:
         """What the entity sends up for a client's mini-batch, which it received; rounds count from 0.
 
-        Every client starts from the buffers as they were before the round.
+        Every client starts from the buffers as they were before the round. `coded`: a cut as if there were a link.
         """
         received = received.detach()
         received.requires_grad_(not self.lowest and received.is_floating_point())
@@ -159,6 +159,8 @@ class Entity:
                 seed_dropout(layer.module.modules(), [client], self.seed, round_)
                 with own_chance(self.seed, round_, client, layer.number, self.device):
                     activations = run_layer(layer.number, layer.module, activations)
+                if coded is not None and coded.after == layer.number + 1:
+                    activations = coded.passed(activations)
         self._buffers[client] = self._all_buffers()
         for (owner, name), buffer in zip(owners, before, strict=True):
             owner._buffers[name] = buffer
@@ -175,7 +177,7 @@ class Entity:
     def backward(self, client: int, gradient: torch.Tensor) -> torch.Tensor | None:
         """Keep the gradients of the layers for the step; the gradient of what was received, to be sent down."""
         received, sent = self._passes.pop(client)
-        weights = self._trained()
+        weights = self.trained()
         if sent is received:  # no layer is here
             self._gradients[client] = []
             return None if self.lowest else gradient
@@ -206,6 +208,11 @@ class Entity:
             layer.slots()  # torch would make them at the first step, and count from there
             layer.resume(layer.steps + 1)
 
+    def take_gradients(self, client: int) -> Tensors:
+        """The gradients of the trained weights for a client's mini-batch, which no step is made with."""
+        del self._buffers[client]
+        return self._gradients.pop(client)
+
     def step(self) -> None:
         """After all clients that take part, if any: one step with the mean gradient; so become float buffers."""
         present = [n for n in self.clients if n in self._gradients]
@@ -216,7 +223,7 @@ class Entity:
         mean = [torch.stack(same).mean(0) for same in zip(*per_client, strict=True)]
         if mean and self.averaging is not None and self.averaging.corrects:
             mean = self.averaging.corrected(mean, _joined(layer.held(trained=True) for layer in self.layers))
-        for parameter, gradient in zip(self._trained(), mean, strict=True):
+        for parameter, gradient in zip(self.trained(), mean, strict=True):
             parameter.grad = gradient
         for layer in self.layers:
             if layer.optimizer is not None:
@@ -256,7 +263,8 @@ class Entity:
             slots |= layer.named_slots()
         return state, slots
 
-    def _trained(self) -> list[nn.Parameter]:
+    def trained(self) -> list[nn.Parameter]:
+        """The weights that have gradients."""
         return [p for layer in self.layers for p in layer.module.parameters() if p.requires_grad]
 
     def _all_buffers(self) -> Tensors:

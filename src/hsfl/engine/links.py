@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -198,6 +199,32 @@ CODECS: dict[str, Codec] = {"fp32": Codec(), "bf16": HalfCodec()} | {
 AVERAGE_CODECS: dict[str, Codec] = CODECS | {name: BlockCodec(CODES[name]) for name in CODES if CODES[name].scale_bits}
 
 
+class CodedCut(NamedTuple):
+    """A cut after so many layers, inside a machine or not, with the codecs of a link over it."""
+
+    after: int
+    up: Codec
+    down: Codec
+
+    def passed(self, activations: torch.Tensor) -> torch.Tensor:
+        """What arrives above; the gradient comes back through the link down."""
+        found: torch.Tensor = _Coded.apply(activations, self.up, self.down)
+        return found
+
+
+class _Coded(torch.autograd.Function):
+    """What a link up makes of activations, and a link down of their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, up: Codec, down: Codec) -> torch.Tensor:
+        ctx.down = down
+        return up.passed(x).view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return ctx.down.passed(gradients[0]), None, None
+
+
 @dataclass(frozen=True)
 class Link:
     """The codecs between an entity and the one above it, and between it and the fed server."""
@@ -215,6 +242,10 @@ class Link:
                 raise ScenarioError(f"code {code.name!r}: there is no codec of it; known are {', '.join(CODECS)}")
         up, down, average = CODECS[codes.up.name], CODECS[codes.down.name], AVERAGE_CODECS[codes.average.name]
         return cls(up, down, average, codes.codes_averages)
+
+    def using(self, up: str, down: str, average: str) -> Link:
+        """The same link in other codes; KeyError where there is no codec of one."""
+        return replace(self, up=CODECS[up], down=CODECS[down], average=AVERAGE_CODECS[average])
 
 
 def links(codes: str | Sequence[LinkCodes | GivenCodes] | None, topology: Topology) -> list[Link]:

@@ -52,5 +52,12 @@ def _class_axis(outputs: torch.Tensor, targets: torch.Tensor) -> int | None:
     return outputs.dim() - 1 if last else None
 
 
+def targets_of(outputs: torch.Tensor) -> tuple[tuple[int, ...], int]:
+    """The shape of the targets of one sample that fit some outputs, and the number of classes."""
+    axis = 1 if outputs.dim() > 3 else outputs.dim() - 1
+    shape = tuple(outputs.shape)
+    return shape[1:axis] + shape[axis + 1 :], shape[axis]
+
+
 def _shape(tensor: torch.Tensor) -> str:
     return f"shape ({', '.join(map(str, tensor.shape))})"

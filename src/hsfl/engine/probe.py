@@ -15,14 +15,14 @@ mini-batch gradient, all layers of it, with that link coded and without: what co
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from hsfl.engine.links import CODECS, Codec
+from hsfl.engine.links import CODECS, CodedCut
 from hsfl.engine.losses import Loss
 from hsfl.engine.per_client import own_chance, seed_dropout
 from hsfl.engine.precision import arithmetic, casts
@@ -30,15 +30,16 @@ from hsfl.engine.running import run_layer
 from hsfl.engine.sharding import Shard
 from hsfl.problem.codes import CODES
 from hsfl.problem.profile import FloatArray
+from hsfl.problem.topology import Topology
 
 Samples = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 #: Mini-batches of every client that the smoothness is measured on: it takes two more gradients of each.
-_SMOOTHNESS_BATCHES = 2
+SMOOTHNESS_BATCHES = 2
 #: Mini-batches, of as many clients, that the noise of a code on a link over a cut is measured on.
 _CODING_BATCHES = 2
 #: What is measured of the noise of codes on links up and down. How that of activations falls with more bits depends on
 #: the model; the rest follows by `Code.noise`.
-_MEASURED = (("int8", "int4"), ("int4",))
+MEASURED = (("int8", "int4"), ("int4",))
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,31 +76,74 @@ def measure(
             norms += model.squares(gradient) / B
             torch._foreach_add_(mean, gradient, alpha=1 / B)
         moments.append(norms)
-        variances.append((norms - model.squares(mean)) * B / (B - 1))
+        variances.append(variance_of(norms, model.squares(mean), B))
         torch._foreach_add_(total, mean, alpha=1 / N)
         for tier in tiers:
             tier.add(n, mean)
     processes, here = shard.processes, len(shard.clients) / N
     total = processes.sum(total)
     (variance,) = processes.sum([torch.stack(variances).mean(0) * here])
-    (gap,) = processes.sum([torch.stack(losses).mean() * here])
-    overall, noise = model.squares(total), variance / (N * B)
-    apart = [tier.mean_square() - overall - (tier.entities - 1) * noise for tier in tiers]
-    return Measurement(
-        smoothness=float("nan") if step is None else _smoothness(model, indices, shard, total, step),
-        initial_gap=float(gap),
-        gradient_variance=processes.max(torch.stack(variances).amax(0)).clamp_min(0).cpu().numpy(),
-        gradient_second_moment=processes.max(torch.stack(moments).amax(0)).cpu().numpy(),
-        gradient_dissimilarity=torch.stack(apart).cpu().numpy(),
-        coding_noise=coding_noise(model, shard.topology.order, indices, shard=shard) if coding else None,
+    (loss,) = processes.sum([torch.stack(losses).mean() * here])
+    found = Statistics(
+        loss=loss,
+        variance=variance,
+        greatest_variance=processes.max(torch.stack(variances).amax(0)),
+        greatest_moment=processes.max(torch.stack(moments).amax(0)),
+        of_entities=torch.stack([tier.mean_square() for tier in tiers]),
+        overall=model.squares(total),
     )
+    smoothness = float("nan") if step is None else _smoothness(model, indices, shard, total, step)
+    noise = coding_noise(model, shard.topology.order, indices, shard=shard) if coding else None
+    return found.measurement(shard.topology, B, smoothness, noise)
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """What gradients at the virtual average are like, whoever took them; squares are of norms, by layer, in float64."""
+
+    loss: torch.Tensor
+    """The mean of all mini-batches."""
+    variance: torch.Tensor
+    """(L,): that of a client's mini-batch gradients, the mean over clients."""
+    greatest_variance: torch.Tensor
+    """(L,): the greatest of any client."""
+    greatest_moment: torch.Tensor
+    """(L,): the mean squares of mini-batch gradients, the greatest of any client."""
+    of_entities: torch.Tensor
+    """(M, L): the squares of the entities' mean gradients, the mean over clients."""
+    overall: torch.Tensor
+    """(L,): that of the mean gradient."""
+
+    def measurement(
+        self, topology: Topology, batches: int, smoothness: float, coding_noise: FloatArray | None
+    ) -> Measurement:
+        """The constants, from so many mini-batches of every client."""
+        noise = self.variance / (topology.num_clients * batches)
+        entities = torch.tensor(topology.entities, dtype=torch.float64, device=noise.device)[:, None]
+        return Measurement(
+            smoothness=smoothness,
+            initial_gap=float(self.loss),
+            gradient_variance=self.greatest_variance.clamp_min(0).cpu().numpy(),
+            gradient_second_moment=self.greatest_moment.cpu().numpy(),
+            gradient_dissimilarity=(self.of_entities - self.overall - (entities - 1) * noise).cpu().numpy(),
+            coding_noise=coding_noise,
+        )
+
+
+def variance_of(moments: torch.Tensor, squares: torch.Tensor, batches: int) -> torch.Tensor:
+    """That of mini-batch gradients, from their mean squares and the squares of the mean of so many."""
+    return (moments - squares) * batches / (batches - 1)
+
+
+#: A gradient for the noise of codes: the link (0 up, 1 down), the code on it, and the cut.
+Trial = tuple[int, str, int]
 
 
 def coding_noise(
     model: VirtualModel,
     order: Sequence[int],
     indices: torch.Tensor,
-    codes: tuple[Sequence[str], Sequence[str]] = _MEASURED,
+    codes: tuple[Sequence[str], Sequence[str]] = MEASURED,
     shard: Shard | None = None,
 ) -> FloatArray:
     """(2, C, L): what each of `CODES` on the links up and down over every cut adds to the variance of a gradient.
@@ -107,47 +151,58 @@ def coding_noise(
     Measured for some, the most bits first; another's follows from the first of those that err more. The work is spread
     over the clients, each with its first mini-batch, where there are several processes in its own.
     """
-    names, plain = list(CODES), CODECS["fp32"]
-    noise = torch.zeros(2, len(names), model.num_layers, dtype=torch.float64, device=model.device)
-    each = [(link, code) for link, measured in enumerate(codes) for code in measured]
-    wanted = [(link, code, cut) for cut in range(1, model.num_layers + 1) for link, code in each] * _CODING_BATCHES
-    for start, n in enumerate(order):
-        if not (own := wanted[start :: len(order)]):
-            break
+    apart: list[tuple[Trial, float]] = []
+    for n, trials in coding_trials(model.num_layers, order, codes).items():
         if shard is not None and n not in shard.clients:
             continue
         _, clean = model.gradient(n, indices[n, 0])
-        for link, code, cut in own:
-            both = (plain, CODECS[code]) if link else (CODECS[code], plain)
-            _, coded = model.gradient(n, indices[n, 0], coded=(cut, *both))
+        for trial in trials:
+            _, coded = model.gradient(n, indices[n, 0], coded=coded_cut(trial))
             torch._foreach_sub_(coded, clean)
-            noise[link, names.index(code), cut - 1] += model.squares(coded).sum() / _CODING_BATCHES
+            apart.append((trial, float(model.squares(coded).sum())))
+    noise = noise_tried(model.num_layers, apart)
     if shard is not None:
-        (noise,) = shard.processes.sum([noise])
+        (summed,) = shard.processes.sum([torch.from_numpy(noise).to(model.device)])
+        noise = summed.cpu().numpy()
+    return noise_of_codes(noise, codes)
+
+
+def coding_trials(
+    num_layers: int, order: Sequence[int], codes: tuple[Sequence[str], Sequence[str]] = MEASURED
+) -> dict[int, list[Trial]]:
+    """What every client is to try, of those that have something to."""
+    each = [(link, code) for link, measured in enumerate(codes) for code in measured]
+    wanted = [(link, code, cut) for cut in range(1, num_layers + 1) for link, code in each] * _CODING_BATCHES
+    return {n: own for start, n in enumerate(order) if (own := wanted[start :: len(order)])}
+
+
+def coded_cut(trial: Trial) -> CodedCut:
+    link, code, cut = trial
+    plain = CODECS["fp32"]
+    return CodedCut(cut, plain, CODECS[code]) if link else CodedCut(cut, CODECS[code], plain)
+
+
+def noise_tried(num_layers: int, apart: Iterable[tuple[Trial, float]]) -> FloatArray:
+    """(2, C, L): the noise of the codes that were tried, from how far gradients were apart in each trial, squared."""
+    names, noise = list(CODES), np.zeros((2, len(CODES), num_layers))
+    for (link, code, cut), squared in apart:
+        noise[link, names.index(code), cut - 1] += squared / _CODING_BATCHES
+    return noise
+
+
+def noise_of_codes(noise: FloatArray, codes: tuple[Sequence[str], Sequence[str]] = MEASURED) -> FloatArray:
+    """(2, C, L): that of all codes, from that of those that were tried."""
+    names = list(CODES)
     for link, measured in enumerate(codes):
         for k, name in enumerate(names):
             like = next(CODES[other] for other in measured if CODES[other].noise[link] >= CODES[name].noise[link])
             noise[link, k] = noise[link, names.index(like.name)] * (CODES[name].noise[link] / like.noise[link])
-    found: FloatArray = noise.cpu().numpy()
-    return found
+    return noise
 
 
 def rounds_of_coding(layers: int, clients: int) -> int:
     """How many gradients the busiest client takes for the noise of codes."""
-    return 1 + -(-sum(map(len, _MEASURED)) * layers * _CODING_BATCHES // clients)
-
-
-class _Coded(torch.autograd.Function):
-    """A cut: what a link up makes of activations, and a link down of their gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, up: Codec, down: Codec) -> torch.Tensor:
-        ctx.down = down
-        return up.passed(x).view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return ctx.down.passed(gradients[0]), None, None
+    return 1 + -(-sum(map(len, MEASURED)) * layers * _CODING_BATCHES // clients)
 
 
 class VirtualModel:
@@ -179,11 +234,11 @@ class VirtualModel:
         return VirtualModel(list(self.layers), state, self.samples, self.loss, self.seed, self.device, self.precision)
 
     def gradient(
-        self, client: int, indices: torch.Tensor, key: int = 0, coded: tuple[int, Codec, Codec] | None = None
+        self, client: int, indices: torch.Tensor, key: int = 0, coded: CodedCut | None = None
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Loss and gradient on some samples of a client; dropout is that of `key`.
 
-        `coded`: there is a cut after so many layers, with these codecs up and down.
+        `coded`: a cut as if there were a link.
         """
         inputs, targets = self.samples(indices)
         seed_dropout(self.modules, [client], self.seed, key)
@@ -193,8 +248,8 @@ class VirtualModel:
                 for number, layer in enumerate(self.layers):
                     with own_chance(self.seed, key, client, number, self.device):
                         x = run_layer(number, layer, x)
-                    if coded is not None and coded[0] == number + 1:
-                        x = _Coded.apply(x, *coded[1:])
+                    if coded is not None and coded.after == number + 1:
+                        x = coded.passed(x)
             loss = self.loss(x.to(self._dtype), targets)
             found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
         gradient = [torch.zeros_like(p) if g is None else g for g, p in zip(found, self.parameters, strict=True)]
@@ -209,10 +264,15 @@ class VirtualModel:
 
     def squares(self, tensors: list[torch.Tensor]) -> torch.Tensor:
         """(L,): the squared norm by layer, in float64."""
-        norms = torch.stack(torch._foreach_norm(tensors)).double().square()
-        return torch.zeros(self.num_layers, dtype=torch.float64, device=norms.device).index_add_(
-            0, self.layer_of, norms
-        )
+        return squares_by_layer(tensors, self.layer_of, self.num_layers)
+
+
+def squares_by_layer(tensors: list[torch.Tensor], layer_of: torch.Tensor, num_layers: int) -> torch.Tensor:
+    """(L,): the squared norm by layer, in float64, of tensors of these layers."""
+    found = torch.zeros(num_layers, dtype=torch.float64, device=layer_of.device)
+    if not tensors:
+        return found
+    return found.index_add_(0, layer_of, torch.stack(torch._foreach_norm(tensors)).double().square())
 
 
 class _Spread:
@@ -262,7 +322,7 @@ def _smoothness(
         torch._foreach_add_(there.parameters, gradient, alpha=-step)
     largest = torch.zeros((), dtype=torch.float64, device=model.layer_of.device)
     for n in shard.clients:
-        chosen = indices[n, :_SMOOTHNESS_BATCHES].flatten()
+        chosen = indices[n, :SMOOTHNESS_BATCHES].flatten()
         here = model.gradient(n, chosen)[1]
         torch._foreach_sub_(here, there.gradient(n, chosen)[1])
         largest = torch.maximum(largest, torch.stack(torch._foreach_norm(here)).double().norm())

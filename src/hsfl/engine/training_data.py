@@ -32,6 +32,10 @@ class TrainingData(Protocol):
         """Inputs and targets of training samples as they are."""
         ...
 
+    def blank(self, count: int) -> Batch:
+        """So many inputs and targets of zeros, of the shapes and types of all others; only machines ask for it."""
+        ...
+
     def test_batches(self) -> Iterable[Batch]:
         """The test data once."""
         ...

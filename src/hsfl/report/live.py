@@ -63,20 +63,23 @@ class LiveLine(Callback):
     def on_round(self, record: RoundRecord) -> None:
         self.pace.add(time.perf_counter(), record.round, record.time_s)
         self.record, self.accuracy = record, self.accuracy if record.accuracy is None else record.accuracy
-        if record.accuracy is not None:
+        evaluated = record.accuracy is not None or record.losses is not None  # without test data, the latter alone
+        if evaluated:
             said = record.forecast
             self.forecast = "" if said is None else forecast_text(said)
             self.due = float("inf") if said is None or said.rounds is None else record.round + said.rounds
-        if not self.live and record.accuracy is not None:
+        if not self.live and evaluated:
             self._print(self._line())
 
     def on_end(self, summary: Summary) -> None:
         self._stop()
+        reached = ""
+        if summary.accuracy is not None:
+            reached = f": accuracy {summary.accuracy:.2%}, best {summary.best_accuracy:.2%}"
         self._print(
             f"Ended by {summary.ended} after {summary.rounds:,} rounds and "
             f"{_time(summary.time_s, self.record.planned_s if self.record else None)} "
-            f"({format_seconds(summary.wall_s or 0.0)} here): accuracy {summary.accuracy:.2%}, best "
-            f"{summary.best_accuracy:.2%}"
+            f"({format_seconds(summary.wall_s or 0.0)} here){reached}"
         )
         if self.gain is not None and self.gain >= _PAYS:
             self._print(f"Plans with  --averaging corrected  would be {self.gain:.2g} times as fast, by the bound")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -14,7 +16,10 @@ from hsfl import data, models
 from hsfl.data.partition import label_counts, partition
 from hsfl.engine import BACKENDS, Backend
 from hsfl.engine.algorithm import Task
+from hsfl.engine.asking import proposed
 from hsfl.engine.averaging import AveragingRule
+from hsfl.engine.losses import targets_of
+from hsfl.engine.running import run_layer
 from hsfl.engine.selfcheck import check_by_client
 from hsfl.engine.sharded import ShardedBackend
 from hsfl.engine.sharding import Processes
@@ -26,7 +31,19 @@ from hsfl.runs.processes import number_here
 from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES
 from hsfl.scenario.dynamics import Conditions
 from hsfl.scenario.scenario import Scenario
-from hsfl.strategies import checked, make_strategy
+from hsfl.scenario.training_sections import DataSection
+from hsfl.strategies import Named, checked, make_strategy
+
+
+@dataclass(frozen=True)
+class Brought:
+    """The data that a machine of a run has, and nobody else: of which client, and a file or a function that gives it.
+
+    None where it has none.
+    """
+
+    client: int | None = None
+    where: str | None = None
 
 
 @dataclass(frozen=True)
@@ -38,6 +55,8 @@ class Prepared:
     labels: Labels | None
     """How many samples of each label every client has; None for data without one label per sample."""
     device: torch.device
+    evaluates: bool = True
+    """Whether there is test data."""
 
 
 def prepare(
@@ -46,10 +65,12 @@ def prepare(
     data_folder: Path | None = None,
     backend: type[Backend] | None = None,
     processes: Processes | None = None,
+    brought: Brought | None = None,
 ) -> Prepared:
     """Build everything; ScenarioError names what is wrong before anything is trained.
 
     `backend` is used instead of the scenario's. `processes` are those that train together, where there are several.
+    `brought` is what a machine of a run has of data that is elsewhere; without it, the test data is read.
     """
     spec, training, execution = scenario.spec, scenario.spec.training, scenario.spec.execution
     backend = backend or BACKENDS[execution.backend]
@@ -74,18 +95,31 @@ def prepare(
         seed = spec.seed if training.seed is None else training.seed
         shape = tuple(spec.model.input_shape or DEFAULT_INPUT_SHAPES.get(spec.model.name or "", ()))
         network = _network(scenario, seed)
-        dataset = data.load_dataset(
-            spec.data, input_shape=shape, scenario_folder=scenario.folder, data_folder=data_folder
-        )
+        size, clients = min(2, training.batch_size), problem.system.num_clients
+        elsewhere = spec.data.name == "own" and backend.data_elsewhere
+        if elsewhere:
+            layers, dataset = _brought(scenario, spec.data, network, shape, brought)
+            here = np.arange(len(dataset.train[1]))
+            parts = [here if brought is not None and n == brought.client else here[:0] for n in range(clients)]
+        else:
+            dataset = data.load_dataset(
+                spec.data, input_shape=shape, scenario_folder=scenario.folder, data_folder=data_folder
+            )
+            parts = partition(spec.data, dataset.train[1].numpy(), clients, seed, scenario.folder)
         targets = dataset.train[1].numpy()
-        parts = partition(spec.data, targets, problem.system.num_clients, seed, scenario.folder)
         sampler = data.Sampler(parts, training.batch_size, seed, spec.data.augment)
         feed = data.Feed(dataset, sampler, device)
-        layers = list(models.chain(network, feed.samples(torch.arange(2, device=device))[0].cpu()))
-        _check(layers, problem, dataset)
-        size = min(2, training.batch_size)
-        some = feed.samples((torch.arange(2 * size, device=device) % len(targets)).view(2, size))
-        check_by_client(layers, *some, device, together=backend.together)
+        if elsewhere:
+            inputs, expected = (tensor.unflatten(0, (2, size)) for tensor in feed.blank(2 * size))
+        else:
+            layers = list(models.chain(network, feed.samples(torch.arange(2, device=device))[0].cpu()))
+            inputs, expected = feed.samples((torch.arange(2 * size, device=device) % len(targets)).view(2, size))
+            _check_classes(layers, dataset)
+        if len(layers) != problem.num_layers:
+            raise ScenarioError(
+                f"the model has {len(layers)} layers, its profile {problem.num_layers}; measure it again"
+            )
+        check_by_client(layers, inputs, expected, device, together=backend.together)
         made = backend(
             layers,
             [hosts.tolist() for hosts in problem.system.hosts],
@@ -104,6 +138,8 @@ def prepare(
         if text.startswith(scenario.source):
             raise
         raise ScenarioError(f"{scenario.source}: {text}") from error
+    if isinstance(strategy, Named) and not (strategy.replans or strategy.needs_constants):
+        proposed(strategy, problem, None, 0)  # what is given is found not to fit before anything is trained
     task = Task(
         problem=problem,
         strategy=strategy,
@@ -114,10 +150,10 @@ def prepare(
         replan_every=spec.strategy.replan_every,
     )
     labels = None
-    if targets.ndim == 1:
+    if targets.ndim == 1 and not elsewhere:
         counts = label_counts(parts, targets, dataset.num_classes)
         labels = Labels(labels=[str(k) for k in range(dataset.num_classes)], counts=counts.tolist())
-    return Prepared(task, made, labels, device)
+    return Prepared(task, made, labels, device, evaluates=bool(len(dataset.test[0])))
 
 
 def choose_device(name: str) -> torch.device:
@@ -170,9 +206,36 @@ def _network(scenario: Scenario, seed: int) -> nn.Module:
         return models.build(model.name, tuple(model.input_shape or models.input_shape(model.name)))
 
 
-def _check(layers: list[nn.Module], problem: Problem, dataset: data.Dataset) -> None:
-    if len(layers) != problem.num_layers:
-        raise ScenarioError(f"the model has {len(layers)} layers, its profile {problem.num_layers}; measure it again")
+def _brought(
+    scenario: Scenario, section: DataSection, network: nn.Module, shape: tuple[int, ...], brought: Brought | None
+) -> tuple[list[nn.Module], data.Dataset]:
+    """The layers, and the data that are here, where nobody has all: what they must be like follows from the model."""
+    stopping = scenario.spec.stopping
+    if section.partition != "iid" or section.assignments is not None:
+        raise ScenarioError('data.partition: with data.name = "own" every device has its own data; remove it')
+    if section.test is None and (stopping.until_accuracy is not None or stopping.until_converged):
+        field = "until_accuracy" if stopping.until_accuracy is not None else "until_converged"
+        raise ScenarioError(
+            f"stopping.{field}: there is nothing to evaluate on; give data.test, or stopping.until_loss"
+        )
+    blank = torch.zeros((2, *shape), dtype=torch.int64 if section.inputs == "int64" else torch.float32)
+    layers = list(models.chain(network, blank))
+    outputs = blank
+    with torch.no_grad():
+        for number, layer in enumerate(copy.deepcopy(layers)):
+            outputs = run_layer(number, layer.eval(), outputs)
+    samples = data.Samples(section.inputs, shape, *targets_of(outputs))
+    train = test = None
+    if brought is not None and brought.where is not None:
+        field = f"--data {brought.where}"
+        train = samples.checked(data.load_part(brought.where, None, None, field), "training", field)
+    elif brought is None and section.test is not None:
+        field, folder = f"data.test = {section.test}", scenario.folder
+        test = samples.checked(data.load_part(section.test, folder, folder, field), "test", field)
+    return layers, samples.dataset(train, test)
+
+
+def _check_classes(layers: list[nn.Module], dataset: data.Dataset) -> None:
     classes = [p.shape[0] for p in layers[-1].parameters() if p.ndim > 1][-1:]
     if classes and dataset.num_classes > classes[0] and dataset.train[1].ndim == 1:
         raise ScenarioError(

@@ -243,14 +243,15 @@ class _Session:
         """Add an evaluation to the last round."""
         assert self.waiting is not None
         self._check_weights()
-        found = self.backend.evaluate()
-        if not isfinite(found["loss"]):
-            raise DivergedError(
-                f"round {self.algorithm.round}: the test loss is {found['loss']}; lower training.learning_rate"
-            )
-        update: dict[str, Any] = {"accuracy": found["accuracy"], "test_loss": found["loss"]}
-        update["forecast"] = self._forecast()
-        self.accuracies.append(found["accuracy"])
+        update: dict[str, Any] = {"forecast": self._forecast()}
+        if self.prepared.evaluates:
+            found = self.backend.evaluate()
+            if not isfinite(found["loss"]):
+                raise DivergedError(
+                    f"round {self.algorithm.round}: the test loss is {found['loss']}; lower training.learning_rate"
+                )
+            update |= {"accuracy": found["accuracy"], "test_loss": found["loss"]}
+            self.accuracies.append(found["accuracy"])
         if self.losses.rounds:
             update["losses"] = self.losses.taken()
         self.waiting = self.waiting.model_copy(update=update)
@@ -316,9 +317,9 @@ class _Session:
             rounds=self.algorithm.round,
             time_s=clock.time_s,
             wall_s=self._wall_s(),
-            accuracy=evaluations[-1].accuracy,
-            best_accuracy=max(line.accuracy or 0.0 for line in evaluations),
-            test_loss=evaluations[-1].test_loss,
+            accuracy=evaluations[-1].accuracy if evaluations else None,
+            best_accuracy=max((line.accuracy or 0.0 for line in evaluations), default=None),
+            test_loss=evaluations[-1].test_loss if evaluations else None,
             bytes=clock.bytes,
             strategy=self.prepared.task.strategy.name,
             seed=self.backend.seed,

@@ -168,16 +168,29 @@ class ExecutionSection(Section):
 class DataSection(Section):
     """What to train on; needed by hsfl train only."""
 
-    name: Literal["mnist-mini", "mnist", "fashion-mnist", "cifar10"] | None = Field(
+    name: Literal["mnist-mini", "mnist", "fashion-mnist", "cifar10", "own"] | None = Field(
         None,
         description="mnist-mini (10,000 + 2,000 images, built in), or mnist, fashion-mnist, cifar10 (hsfl data get "
-        "NAME). Images smaller than the model's input are padded with zeros.",
+        "NAME). Images smaller than the model's input are padded with zeros. own: every device brings its own (hsfl "
+        "node --data), and nobody else has it; for hsfl run only.",
     )
     factory: str | None = Field(
         None,
         description='Your own data: "package.module:function" returning (train inputs, train targets, test inputs, '
         "test targets) as tensors, or two torch Datasets. Give either this or name.",
         examples=["my_package.data:load"],
+    )
+    inputs: Literal["float32", "uint8", "int64"] = Field(
+        "float32",
+        description="With name = own: float32 numbers, uint8 images (channels, height, width), which are divided by "
+        "255, or int64 tokens. Their shape is model.input_shape.",
+    )
+    test: str | None = Field(
+        None,
+        description="With name = own: what the coordinator evaluates on, a .npz or .safetensors file with inputs and "
+        'targets, relative to this file, or "package.module:function" returning both; without it there is the '
+        "training loss alone.",
+        examples=["test.npz"],
     )
     partition: Literal["iid", "shards", "dirichlet", "csv"] = Field(
         "iid",
