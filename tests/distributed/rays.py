@@ -1,0 +1,97 @@
+"""A Ray cluster of several nodes on this machine, and what happens to its actors and nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hsfl
+from tests.runs.conftest import TINY, write_tiny
+
+#: Two devices below a cloud: with the fed server, four actors.
+SMALL = {
+    "tiers": [{**tier, "entities": count} for tier, count in zip(TINY["tiers"][::2], (2, 1), strict=True)],
+    "strategy.name": "fixed",
+    "strategy.cuts": [2],
+    "strategy.intervals": [2, 1],
+    "execution.backend": "reference",
+}
+#: What notices within a second or two that a node is gone; Ray's own takes half a minute.
+QUICK = {
+    "health_check_initial_delay_ms": 500,
+    "health_check_period_ms": 300,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 3,
+}
+
+
+def small(folder: Path, **changes: Any) -> Path:
+    return write_tiny(folder, {**SMALL, **changes})
+
+
+@contextmanager
+def cluster(nodes: int) -> Iterator[Any]:
+    """A head that hosts nothing and so many nodes; this process is connected to it."""
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'hsfl[ray]'")
+    from ray.cluster_utils import Cluster
+
+    before = {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
+    os.environ.update({"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"})
+    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": QUICK}
+    started = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        for _ in range(nodes):
+            started.add_node(num_cpus=2)
+        ray.init(started.address, log_to_driver=False, logging_level="ERROR")
+        yield started
+    finally:
+        ray.shutdown()
+        started.shutdown()
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def actors() -> dict[str, Any]:
+    """The machines of the run, by name."""
+    import ray
+
+    named = ray.util.list_named_actors(all_namespaces=True)
+    return {one["name"]: ray.get_actor(one["name"], one["namespace"]) for one in named}
+
+
+def where(actor: Any) -> tuple[int, str]:
+    """The process and the node of an actor."""
+    import ray
+
+    def found(self: Any) -> tuple[int, str]:
+        return os.getpid(), ray.get_runtime_context().get_node_id()
+
+    return ray.get(actor.__ray_call__.remote(found), timeout=60)
+
+
+class Faults(hsfl.Callback):
+    """At some rounds, an actor's process is killed, or a node with all that is on it."""
+
+    def __init__(self, cluster: Any, plan: dict[int, str]) -> None:
+        """`plan`: the machine whose process is killed after a round, or "node of" it."""
+        self.cluster, self.plan, self.happened = cluster, plan, []
+
+    def on_round(self, record: Any) -> None:
+        if (fault := self.plan.pop(record.round, None)) is None:
+            return
+        name = fault.removeprefix("node of ")
+        process, node_id = where(actors()[name])
+        if fault == name:
+            os.kill(process, signal.SIGKILL)
+        else:
+            (node,) = (node for node in self.cluster.worker_nodes if node.node_id == node_id)
+            self.cluster.remove_node(node, allow_graceful=False)
+        self.happened.append(fault)
