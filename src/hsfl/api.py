@@ -297,17 +297,17 @@ def _machines(scenario: Scenario, where: _Where) -> Iterator[tuple[Scenario, Clu
         warnings.warn(text, stacklevel=2)
 
     cluster, as_measured = where.cluster, where.as_measured
-    kind, _, rest = cluster.partition(":")
-    if kind != "ray" and (where.listen is not None or where.state is not None):
+    on_ray = cluster.partition(":")[0] == "ray"
+    if not on_ray and (where.listen is not None or where.state is not None):
         raise HsflError(f"cluster {cluster}: listen and state are for a Ray cluster; leave them out")
     if cluster == "local":
         scenario = scenario.with_overrides({"execution.device": "cpu"})
         machines: Cluster = LocalCluster(scenario, where.data_folder, notify, as_measured=as_measured)
-    elif kind == "ray":
-        from hsfl.distributed.ray_cluster import RayCluster
+    elif on_ray:
+        from hsfl.distributed.ray_cluster import RayCluster, address_of
 
         scenario = scenario.with_overrides({"execution.device": "cpu"})
-        address = cluster if rest.startswith("//") else rest or None
+        address = address_of(cluster)
         listen = None if where.listen is None else checked_address(where.listen, "listen")
         machines = RayCluster(
             scenario, address, where.data_folder, notify, listen=listen, state=where.state, as_measured=as_measured

@@ -22,12 +22,13 @@ SMALL = {
     "strategy.intervals": [2, 1],
     "execution.backend": "reference",
 }
-#: What notices within a second or two that a node is gone; Ray's own takes half a minute.
+#: What notices soon that a node is gone, which takes Ray as it is half a minute.
 QUICK = {
     "health_check_initial_delay_ms": 500,
     "health_check_period_ms": 300,
     "health_check_timeout_ms": 1000,
     "health_check_failure_threshold": 3,
+    "worker_niceness": 0,  # as all other processes of the tests
 }
 
 

@@ -33,6 +33,11 @@ EMBEDDED = "local"
 _GRACE_S = 5.0
 
 
+def address_of(cluster: str) -> str | None:
+    """Ray's address in "ray", "ray:ADDRESS" or "ray://HOST:PORT"; None where there is none."""
+    return cluster if cluster.startswith("ray://") else cluster.partition(":")[2] or None
+
+
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
     """Ray, at an address, at that of RAY_ADDRESS, or as a cluster of its own; as it is where it has been begun."""
