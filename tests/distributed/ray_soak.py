@@ -48,11 +48,11 @@ def test_killed_actors_and_nodes_change_nothing(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_is_killed_goes_on_where_it_was(spawn: Any, tmp_path: Path) -> None:
-    scenario = small(tmp_path, **{"stopping.rounds": 3000, "execution.checkpoint_every": 50})
+    scenario = small(tmp_path, **{"stopping.rounds": 300, "execution.checkpoint_every": 50})
     hsfl.train(scenario, out=tmp_path / "simulated")
     with cluster(nodes=1) as nodes:
         process = spawn("run", scenario, "--ray", nodes.address, "--out", tmp_path / "run")
-        process.wait_for(lambda: rounds_of(tmp_path / "run") >= 120, 300)
+        process.wait_for(lambda: rounds_of(tmp_path / "run") >= 70, 300)
         process.process.kill()
         process.process.join()
         process = spawn("run", "--ray", nodes.address, "--resume", tmp_path / "run")

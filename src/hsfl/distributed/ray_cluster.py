@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
@@ -29,7 +29,7 @@ if find_spec("ray") is None:
 
 #: Without an address: a cluster of this process, on this machine.
 EMBEDDED = "local"
-#: Seconds that machines have to end, or to clear up, when the run is over.
+#: Seconds that machines have to end when the run is over.
 _GRACE_S = 5.0
 
 
@@ -161,13 +161,15 @@ class RayCluster(Cluster):
         """HsflError where a machine cannot run; Ray starts again those that died."""
         import ray
 
-        ended, _ = ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
-        for one in ended:
+        for one in _ended(self._running, 0):
             name = self._running.pop(one)
             try:
                 why = ray.get(one)
             except ray.exceptions.RayError as error:
-                why = f"{name} cannot run on its node ({_last_line(error)}); hsfl[ray] has to be installed there too"
+                why = (
+                    f"Ray gave {name} up ({_last_line(error)}); correct that, then continue with {self.command} "
+                    "--resume and the run's folder"
+                )
             if why:
                 raise HsflError(why)
 
@@ -178,15 +180,23 @@ class RayCluster(Cluster):
 
         try:
             super().__exit__(kind, error, trace)
-            if error is None:
-                ray.wait(list(self._running), num_returns=len(self._running), timeout=_GRACE_S)
-            else:
-                cleared = [actor.clear.remote() for actor in self.machines.values()]
-                ray.wait(cleared, num_returns=len(cleared), timeout=_GRACE_S)
+            if error is not None:
+                for actor in self.machines.values():
+                    actor.leave.remote()
+            _ended(self._running, _GRACE_S)
             for actor in self.machines.values():
                 ray.kill(actor)
         finally:
             self._connected.__exit__(None, None, None)
+
+
+def _ended(calls: Iterable[Any], timeout_s: float) -> list[Any]:
+    """Those that have ended by then; all of them as soon as they have."""
+    import ray
+
+    waited = list(calls)
+    ended: list[Any] = ray.wait(waited, num_returns=len(waited), timeout=timeout_s)[0] if waited else []
+    return ended
 
 
 def _options(place: PlaceSection, host: str | None) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -46,6 +48,9 @@ class Machine:
         base = Path(tempfile.gettempdir()) if common.folder is None else common.folder
         self._folder = base / common.namespace / name
         self._address: str | None = None
+        self._left = threading.Event()
+        with suppress(ValueError):  # outside of the main thread, where no signal is handled anyway
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the coordinator
 
     def __repr__(self) -> str:
         """What Ray's logs and dashboard call it."""
@@ -71,10 +76,14 @@ class Machine:
                 Security(self._common.token),
                 listen=own_address(),
                 opened=self._opened,
+                abandoned=self._left.is_set,
             )
         except HsflError as error:
             return str(error)
-        self.clear()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            with suppress(OSError):  # others may still be there
+                self._folder.parent.rmdir()
         return ""
 
     def _opened(self, port: int) -> None:
@@ -86,16 +95,16 @@ class Machine:
         return self._address
 
     @ray.method(max_task_retries=0)
-    def clear(self) -> None:
-        """Forget what was saved: the run is over, or goes on with other machines."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        with suppress(OSError):  # others may still be there
-            self._folder.parent.rmdir()
+    def leave(self) -> None:
+        """The run does not go on with this machine."""
+        self._left.set()
 
 
 def own_address(port: int = 0) -> str:
-    """HOST:PORT of this node, as others of the cluster reach it."""
-    host = ray.util.get_node_ip_address()
+    """HOST:PORT of this process, as nodes of the cluster reach it."""
+    me = None if ray.util.client.ray.is_connected() else ray.get_runtime_context().get_node_id()
+    host = next((node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == me), None)
+    host = host or ray.util.get_node_ip_address()
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
