@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from hsfl.distributed.coordinator import Coordinator
 from hsfl.distributed.machines import Machines
 from hsfl.distributed.membership import Send
 from hsfl.distributed.places import COORDINATOR, FED
+from hsfl.distributed.tensors import Packed
 from hsfl.engine.averaging import AveragingRule
 from hsfl.engine.reference import ReferenceBackend
 from hsfl.errors import DivergedError
@@ -137,10 +139,10 @@ def test_a_machine_that_lost_its_disk_goes_on_from_the_last_checkpoint(
     given: list[int] = []
     send = network.send
 
-    def listened(name: str, message: wire.Message) -> None:
+    def listened(name: str, message: wire.Message, *tensors: Sequence[Packed]) -> None:
         if message.HasField("round"):
             given.append(message.round.round)
-        send(name, message)
+        send(name, message, *tensors)
 
     monkeypatch.setattr(network, "send", listened)
     name = sorted(network.nodes)[seed]
