@@ -40,11 +40,16 @@ def cluster(nodes: int) -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'hsfl[ray]'")
     from ray.cluster_utils import Cluster
 
-    before = {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")}
-    os.environ.update({"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"})
-    head = {"num_cpus": 0, "include_dashboard": False, "_system_config": QUICK}
-    started = Cluster(initialize_head=True, head_node_args=head)
+    settings = {
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_raylet_start_wait_time_s": "120",  # cores may be busy
+    }
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    started = Cluster()
     try:
+        started.add_node(num_cpus=0, include_dashboard=False, _system_config=QUICK)
         for _ in range(nodes):
             started.add_node(num_cpus=2)
         ray.init(started.address, log_to_driver=False, logging_level="ERROR")

@@ -89,12 +89,10 @@ class Machine:
     def _opened(self, port: int) -> None:
         self._address = own_address(port)
 
-    @ray.method(max_task_retries=0)
     def address(self) -> str | None:
         """Where it listens, once it does."""
         return self._address
 
-    @ray.method(max_task_retries=0)
     def leave(self) -> None:
         """The run does not go on with this machine."""
         self._left.set()
