@@ -43,7 +43,6 @@ def cluster(nodes: int) -> Iterator[Any]:
     settings = {
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_raylet_start_wait_time_s": "120",  # cores may be busy
     }
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)

@@ -39,8 +39,11 @@ def address_of(cluster: str) -> str | None:
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[None]:
-    """Ray, at an address, at that of RAY_ADDRESS, or as a cluster of its own; as it is where it has been begun."""
+def connected(address: str | None) -> Iterator[bool]:
+    """Ray, at an address, at that of RAY_ADDRESS, or as a cluster of its own; as it is where it has been begun.
+
+    Whether it is its own.
+    """
     address = address or os.environ.get("RAY_ADDRESS") or EMBEDDED
     if address == EMBEDDED:
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # before ray reads it; Ray makes a token where there is none
@@ -48,13 +51,10 @@ def connected(address: str | None) -> Iterator[None]:
     import ray
 
     if ray.is_initialized():
-        yield
+        yield False
         return
-    quiet: Any = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address == EMBEDDED:
-        quiet |= {"_node_ip_address": "127.0.0.1"}
     try:
-        ray.init(address, **quiet)
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise HsflError(
@@ -62,7 +62,7 @@ def connected(address: str | None) -> Iterator[None]:
             "--head began, such as 10.0.0.1:6379 or ray://10.0.0.1:10001, or none, for one on this machine"
         ) from None
     try:
-        yield
+        yield address == EMBEDDED
     finally:
         ray.shutdown()
 
@@ -101,21 +101,21 @@ class RayCluster(Cluster):
         return " ".join(["hsfl run --ray", *([self._ray_address] if self._ray_address else [])])
 
     def __enter__(self) -> Self:
-        self._connected.__enter__()
+        own = self._connected.__enter__()
         try:
-            self._start_machines()
+            self._start_machines("127.0.0.1" if own else None)
         except BaseException:
             self._connected.__exit__(None, None, None)
             raise
         return self
 
-    def _start_machines(self) -> None:
-        """Started first: that takes seconds."""
+    def _start_machines(self, host: str | None) -> None:
+        """Started first: that takes seconds. All listen at `host`, or else each on its node."""
         import ray
 
         from hsfl.distributed.ray_machine import Common, Machine, own_address
 
-        self._address = self._address or own_address()
+        self._address = self._address or own_address(host)
         stem = re.sub("[^A-Za-z0-9]+", "-", self.scenario.name)
         common = Common(
             replace(self.scenario, folder=_resolved(self.scenario.folder)),
@@ -123,6 +123,7 @@ class RayCluster(Cluster):
             _resolved(self._state),
             str(self.security.token),
             namespace=f"hsfl-{stem}-{secrets.token_hex(4)}",
+            host=host,
         )
         nodes = [node for node in ray.nodes() if node["Alive"]]
         hosts = cycle([node["NodeID"] for node in nodes if node["Resources"].get("CPU")] or [None])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import tempfile
 import threading
 from contextlib import suppress
@@ -37,6 +36,8 @@ class Common:
     token: str
     namespace: str
     """Of Ray, where an actor is found by the name of its machine."""
+    host: str | None
+    """Where all listen, if all are on one machine; else each on its node."""
 
 
 @ray.remote(max_restarts=-1, max_task_retries=-1, max_concurrency=2)  # one call runs, another asks where it listens
@@ -49,8 +50,6 @@ class Machine:
         self._folder = base / common.namespace / name
         self._address: str | None = None
         self._left = threading.Event()
-        with suppress(ValueError):  # outside of the main thread, where no signal is handled anyway
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the coordinator
 
     def __repr__(self) -> str:
         """What Ray's logs and dashboard call it."""
@@ -74,7 +73,7 @@ class Machine:
                 self._folder,
                 uplinks,
                 Security(self._common.token),
-                listen=own_address(),
+                listen=own_address(self._common.host),
                 opened=self._opened,
                 abandoned=self._left.is_set,
             )
@@ -87,7 +86,7 @@ class Machine:
         return ""
 
     def _opened(self, port: int) -> None:
-        self._address = own_address(port)
+        self._address = own_address(self._common.host, port)
 
     def address(self) -> str | None:
         """Where it listens, once it does."""
@@ -98,11 +97,12 @@ class Machine:
         self._left.set()
 
 
-def own_address(port: int = 0) -> str:
-    """HOST:PORT of this process, as nodes of the cluster reach it."""
-    me = None if ray.util.client.ray.is_connected() else ray.get_runtime_context().get_node_id()
-    host = next((node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == me), None)
-    host = host or ray.util.get_node_ip_address()
+def own_address(host: str | None, port: int = 0) -> str:
+    """HOST:PORT of this process: at the host if one is given, else as nodes of the cluster reach it."""
+    if host is None:
+        me = None if ray.util.client.ray.is_connected() else ray.get_runtime_context().get_node_id()
+        host = next((node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == me), None)
+        host = host or ray.util.get_node_ip_address()
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
