@@ -26,7 +26,7 @@ class Soak(Faults):
     def on_round(self, record: Any) -> None:
         super().on_round(record)
         while len(self.cluster.worker_nodes) < 2:
-            self.cluster.add_node(num_cpus=2)
+            self.cluster.add_node(num_cpus=1)
 
 
 def test_killed_actors_and_nodes_change_nothing(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_killed_actors_and_nodes_change_nothing(tmp_path: Path) -> None:
     chance = random.Random(1)
     kinds = ("device-1", "device-2", "cloud-1", "fed", "node of device-1", "node of fed")
     plan = {(n + 1) * EVERY: kinds[n] if n < len(kinds) else chance.choice(kinds) for n in range(KILLS)}
-    with cluster(nodes=2) as nodes:
+    with cluster(0, 1, 1) as nodes:
         faults, start = Soak(nodes, plan), time.perf_counter()
         hsfl.run(scenario, cluster="ray", out=tmp_path / "machines", state=tmp_path / "shared", callbacks=[faults])
         took = time.perf_counter() - start
@@ -50,7 +50,7 @@ def test_killed_actors_and_nodes_change_nothing(tmp_path: Path) -> None:
 def test_a_driver_that_is_killed_goes_on_where_it_was(spawn: Any, tmp_path: Path) -> None:
     scenario = small(tmp_path, **{"stopping.rounds": 300, "execution.checkpoint_every": 50})
     hsfl.train(scenario, out=tmp_path / "simulated")
-    with cluster(nodes=1) as nodes:
+    with cluster(1) as nodes:
         process = spawn("run", scenario, "--ray", nodes.address, "--out", tmp_path / "run")
         process.wait_for(lambda: rounds_of(tmp_path / "run") >= 70, 300)
         process.process.kill()

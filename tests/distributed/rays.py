@@ -35,8 +35,8 @@ def small(folder: Path, **changes: Any) -> Path:
 
 
 @contextmanager
-def cluster(nodes: int) -> Iterator[Any]:
-    """A head that hosts nothing and so many nodes; this process is connected to it."""
+def cluster(head_cpus: int, *node_cpus: int) -> Iterator[Any]:
+    """A head and other nodes with so many cores each; this process is connected to it, on the head."""
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'hsfl[ray]'")
     from ray.cluster_utils import Cluster
 
@@ -48,9 +48,9 @@ def cluster(nodes: int) -> Iterator[Any]:
     os.environ.update(settings)
     started = Cluster()
     try:
-        started.add_node(num_cpus=0, include_dashboard=False, _system_config=QUICK)
-        for _ in range(nodes):
-            started.add_node(num_cpus=2)
+        started.add_node(num_cpus=head_cpus, include_dashboard=False, _system_config=QUICK)
+        for cpus in node_cpus:
+            started.add_node(num_cpus=cpus)
         ray.init(started.address, log_to_driver=False, logging_level="ERROR")
         yield started
     finally:
@@ -84,17 +84,20 @@ class Faults(hsfl.Callback):
     """At some rounds, an actor's process is killed, or a node with all that is on it."""
 
     def __init__(self, cluster: Any, plan: dict[int, str]) -> None:
-        """`plan`: the machine whose process is killed after a round, or "node of" it."""
+        """`plan`: the machine whose process is killed after a round, "node of" it, or "node", if there is but one."""
         self.cluster, self.plan, self.happened = cluster, plan, []
 
     def on_round(self, record: Any) -> None:
         if (fault := self.plan.pop(record.round, None)) is None:
             return
-        name = fault.removeprefix("node of ")
-        process, node_id = where(actors()[name])
-        if fault == name:
-            os.kill(process, signal.SIGKILL)
-        else:
-            (node,) = (node for node in self.cluster.worker_nodes if node.node_id == node_id)
+        kind, _, name = fault.rpartition(" of ")
+        nodes = self.cluster.worker_nodes
+        if fault != "node":
+            process, node_id = where(actors()[name])
+            nodes = [node for node in nodes if node.node_id == node_id]
+        if "node" in (kind, name):
+            (node,) = nodes
             self.cluster.remove_node(node, allow_graceful=False)
+        else:
+            os.kill(process, signal.SIGKILL)
         self.happened.append(fault)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 def test_a_ray_cluster(tmp_path: Path) -> None:
     """All that needs one, for it takes long to start."""
-    with cluster(nodes=2) as nodes:
+    with cluster(1, 1) as nodes:
         tasks_train_what_is_trained_here(tmp_path)
         a_killed_actor_and_a_lost_node_change_nothing(nodes, tmp_path)
 
@@ -33,9 +33,9 @@ def a_killed_actor_and_a_lost_node_change_nothing(nodes: Any, folder: Path) -> N
     """What the node's machines had saved is gone with it: all go back to the checkpoint."""
     scenario = small(folder, **{"stopping.rounds": 30, "execution.checkpoint_every": 12})
     hsfl.train(scenario, out=folder / "simulated")
-    faults = Faults(nodes, {5: "device-1", 20: "node of fed"})
+    faults = Faults(nodes, {5: "device-1", 20: "node"})
     run = hsfl.run(scenario, cluster="ray", out=folder / "machines", callbacks=[faults])
-    assert faults.happened == ["device-1", "node of fed"]
+    assert faults.happened == ["device-1", "node"]
     assert [record.round for record in run.metrics] == list(range(31))
     for name in ("model.safetensors", "checkpoints/round-000000030.safetensors"):
         same_files(folder / "machines" / name, folder / "simulated" / name)
