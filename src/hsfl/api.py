@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hsfl.errors import HsflError, InfeasibleError, ScenarioError
 from hsfl.planner.baselines import Comparison, alternatives
@@ -220,8 +220,8 @@ def run(
     the extra "run".
     """
     scenario, strategy = _by_name(_loaded(scenario), strategy)
-    where = _Where(cluster, _path(data), _path(token), _path(certificates), listen, _path(state), as_measured)
-    with _machines(scenario, where) as (scenario, executor):
+    where = (cluster, _path(data), _path(token), _path(certificates), listen, _path(state), as_measured)
+    with _machines(scenario, *where) as (scenario, executor):
         from hsfl.runs.training import start
 
         options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": _path(data)}
@@ -260,8 +260,8 @@ def resume(
     options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": data_folder}
     if cluster is None:
         return go_on(Path(folder), scenario, **options)
-    where = _Where(cluster, data_folder, _path(token), _path(certificates), listen, _path(state), as_measured)
-    with _machines(scenario, where) as (scenario, executor):
+    where = (cluster, data_folder, _path(token), _path(certificates), listen, _path(state), as_measured)
+    with _machines(scenario, *where) as (scenario, executor):
         return go_on(Path(folder), scenario, executor=executor, **options)
 
 
@@ -272,52 +272,17 @@ def _by_name(scenario: Scenario, strategy: str | Strategy | None) -> tuple[Scena
     return scenario, strategy
 
 
-class _Where(NamedTuple):
-    """Where to run, as `run` is told."""
-
-    cluster: str
-    data_folder: Path | None
-    token: Path | None
-    certificates: Path | None
-    listen: str | None
-    state: Path | None
-    as_measured: bool
-
-
 @contextmanager
-def _machines(scenario: Scenario, where: _Where) -> Iterator[tuple[Scenario, Cluster]]:
+def _machines(scenario: Scenario, *where: Any) -> Iterator[tuple[Scenario, Cluster]]:
     """The machines of a run, and its scenario as they train it."""
     _check_extra()
-    from hsfl.distributed.cluster import Cluster
-    from hsfl.distributed.local import LocalCluster
-    from hsfl.distributed.places import COORDINATOR
-    from hsfl.distributed.security import Security, checked_address
+    from hsfl.distributed.choosing import Where, cluster_of
 
     def notify(text: str) -> None:
         warnings.warn(text, stacklevel=2)
 
-    cluster, as_measured = where.cluster, where.as_measured
-    on_ray = cluster.partition(":")[0] == "ray"
-    if not on_ray and (where.listen is not None or where.state is not None):
-        raise HsflError(f"cluster {cluster}: listen and state are for a Ray cluster; leave them out")
-    if cluster == "local":
-        scenario = scenario.with_overrides({"execution.device": "cpu"})
-        machines: Cluster = LocalCluster(scenario, where.data_folder, notify, as_measured=as_measured)
-    elif on_ray:
-        from hsfl.distributed.ray_cluster import RayCluster, address_of
-
-        scenario = scenario.with_overrides({"execution.device": "cpu"})
-        address = address_of(cluster)
-        listen = None if where.listen is None else checked_address(where.listen, "listen")
-        machines = RayCluster(
-            scenario, address, where.data_folder, notify, listen=listen, state=where.state, as_measured=as_measured
-        )
-    else:
-        checked_address(cluster, "cluster")
-        security = Security.read(COORDINATOR, where.token, where.certificates)
-        machines = Cluster(scenario, cluster, security, notify, as_measured=as_measured)
-    with machines:
-        yield scenario, machines
+    with cluster_of(scenario, Where(*where), notify) as machines:
+        yield machines.scenario, machines
 
 
 def estimate(

@@ -19,8 +19,8 @@ from hsfl.scenario.schema import ModelSection
 from hsfl.scenario.toml_format import dotted
 from hsfl.version import __version__
 
-#: When training ends, how often it is saved, where it runs and how long it waits may change from session to session, and
-#: the place of a tier.
+#: When training ends, how often it is saved, where it runs and how long it waits may change from session to session,
+#: and the place of a tier.
 MAY_CHANGE = {
     "stopping.rounds",
     "stopping.time_limit",
