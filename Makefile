@@ -39,8 +39,8 @@ docs: .venv/base  ## Write docs/scenario.md from the schema and docs/results.md 
 protos: .venv/dev  ## Write the Python side of the messages in src/hsfl/distributed/wire.proto
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. hsfl/distributed/wire.proto
 
-soak: .venv/dev  ## Kill machines of a run 200 times; it ends with the same weights all the same
-	$(BIN)/python -m pytest -s tests/distributed/soak.py
+soak: .venv/dev  ## Kill machines of a run 200 times, and actors and nodes of a Ray cluster; the weights stay the same
+	$(BIN)/python -m pytest -s tests/distributed/soak.py tests/distributed/ray_soak.py
 
 netlab: .venv/dev  ## Machines on links of the scenario's rates: measured times against planned ones; as root
 	$(BIN)/python benchmarks/netlab.py

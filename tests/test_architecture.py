@@ -86,6 +86,7 @@ ALLOWED = {
 CONFINED = {
     "torch": {"models", "data", "engine", "distributed", "runs", "experiments"},
     "google": {"distributed"},
+    "ray": {"distributed"},
     "safetensors": {"data", "engine"},
     "filelock": {"runs"},
     "pooch": {"data"},

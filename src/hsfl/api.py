@@ -201,18 +201,27 @@ def run(
     data: str | Path | None = None,
     token: str | Path | None = None,
     certificates: str | Path | None = None,
+    listen: str | None = None,
+    state: str | Path | None = None,
     as_measured: bool = False,
 ) -> Run:
     """Run a scenario on machines into a run folder, like `train`, with measured times and the same weights.
 
-    This process is the coordinator. `cluster` is "local", for every entity and the fed server a process beside it, or
-    HOST:PORT, where it listens for machines that join (`hsfl node`); these need a `token`, a file with it, and/or
-    `certificates`, a folder that `hsfl certificates` wrote. `as_measured`: plans are made for the machines and links as
-    they are measured, not as the scenario has them. Needs the extra "run".
+    This process is the coordinator. `cluster` is one of
+
+    - "local": every entity and the fed server a process beside it;
+    - "ray": each an actor of a Ray cluster, one of its own or that of RAY_ADDRESS; "ray:HOST:6379" or
+      "ray://HOST:10001" name a cluster. `listen`, HOST:PORT, is where its nodes reach this process, if that cannot be
+      found out; `state` a folder that they share, for what machines save. Needs the extra "ray";
+    - HOST:PORT, where it listens for machines that join (`hsfl node`); these need a `token`, a file with it, and/or
+      `certificates`, a folder that `hsfl certificates` wrote.
+
+    `as_measured`: plans are made for the machines and links as they are measured, not as the scenario has them. Needs
+    the extra "run".
     """
     scenario, strategy = _by_name(_loaded(scenario), strategy)
-    where = (cluster, _path(data), _path(token), _path(certificates))
-    with _machines(scenario, *where, as_measured=as_measured) as (scenario, executor):
+    where = (cluster, _path(data), _path(token), _path(certificates), listen, _path(state), as_measured)
+    with _machines(scenario, *where) as (scenario, executor):
         from hsfl.runs.training import start
 
         options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": _path(data)}
@@ -229,12 +238,14 @@ def resume(
     cluster: str | None = None,
     token: str | Path | None = None,
     certificates: str | Path | None = None,
+    listen: str | None = None,
+    state: str | Path | None = None,
     as_measured: bool = False,
 ) -> Run:
     """Go on with a run from its last checkpoint; `overrides` may change when it ends (stopping.rounds and the like).
 
-    A run with a strategy object of your own needs it again here. `cluster`, `token`, `certificates` and `as_measured`
-    are those of `run`; without a cluster it goes on in this process.
+    A run with a strategy object of your own needs it again here. `cluster` and what follows it are those of `run`;
+    without a cluster it goes on in this process.
     """
     _check_extra()
     from hsfl.runs import resuming
@@ -249,8 +260,8 @@ def resume(
     options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": data_folder}
     if cluster is None:
         return go_on(Path(folder), scenario, **options)
-    where = (cluster, data_folder, _path(token), _path(certificates))
-    with _machines(scenario, *where, as_measured=as_measured) as (scenario, executor):
+    where = (cluster, data_folder, _path(token), _path(certificates), listen, _path(state), as_measured)
+    with _machines(scenario, *where) as (scenario, executor):
         return go_on(Path(folder), scenario, executor=executor, **options)
 
 
@@ -262,34 +273,16 @@ def _by_name(scenario: Scenario, strategy: str | Strategy | None) -> tuple[Scena
 
 
 @contextmanager
-def _machines(
-    scenario: Scenario,
-    cluster: str,
-    data_folder: Path | None,
-    token: Path | None,
-    certificates: Path | None,
-    *,
-    as_measured: bool,
-) -> Iterator[tuple[Scenario, Cluster]]:
+def _machines(scenario: Scenario, *where: Any) -> Iterator[tuple[Scenario, Cluster]]:
     """The machines of a run, and its scenario as they train it."""
     _check_extra()
-    from hsfl.distributed.cluster import Cluster
-    from hsfl.distributed.local import LocalCluster
-    from hsfl.distributed.places import COORDINATOR
-    from hsfl.distributed.security import Security, checked_address
+    from hsfl.distributed.choosing import Where, cluster_of
 
     def notify(text: str) -> None:
         warnings.warn(text, stacklevel=2)
 
-    if cluster == "local":
-        scenario = scenario.with_overrides({"execution.device": "cpu"})
-        with LocalCluster(scenario, data_folder, notify, as_measured=as_measured) as local:
-            yield scenario, local
-    else:
-        checked_address(cluster, "cluster")
-        security = Security.read(COORDINATOR, token, certificates)
-        with Cluster(scenario, cluster, security, notify, as_measured=as_measured) as others:
-            yield scenario, others
+    with cluster_of(scenario, Where(*where), notify) as machines:
+        yield machines.scenario, machines
 
 
 def estimate(

@@ -170,12 +170,7 @@ class Network:
         """A machine crashes, a stream breaks, or something old comes again."""
         kind = self.chance.choice(("crash", "break", "again"))
         if kind == "crash" and self.nodes:
-            name = self.chance.choice(sorted(self.nodes))
-            self.happened.append(f"{name} crashed")
-            del self.nodes[name]
-            for other in {b for a, b in self.queues if a == name}:
-                self._break(name, other)
-                self._gone(other, name)
+            self.crash(self.chance.choice(sorted(self.nodes)))
         elif kind == "break" and self.queues:
             one, other = self.chance.choice(sorted(self.queues))
             self.happened.append(f"{one} and {other} lost each other")
@@ -187,6 +182,13 @@ class Network:
             for (a, _), queue in self.queues.items():
                 if a == heard.name and heard.message.epoch:
                     queue.append(heard)
+
+    def crash(self, name: str) -> None:
+        self.happened.append(f"{name} crashed")
+        del self.nodes[name]
+        for other in sorted({b for a, b in self.queues if a == name}):
+            self._break(name, other)
+            self._gone(other, name)
 
     def _break(self, one: str, other: str) -> None:
         for pair in ((one, other), (other, one)):

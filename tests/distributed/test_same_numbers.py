@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.coordinator import Coordinator
 from hsfl.distributed.machines import Machines
 from hsfl.distributed.membership import Send
 from hsfl.distributed.places import COORDINATOR, FED
+from hsfl.distributed.tensors import Packed
 from hsfl.engine.averaging import AveragingRule
 from hsfl.engine.reference import ReferenceBackend
 from hsfl.errors import DivergedError
@@ -114,12 +118,40 @@ def test_a_damaged_save_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     saved = sorted(tmp_path.glob("tier0-1/*.safetensors"), key=lambda path: int(path.stem))
     assert [path.stem for path in saved] == ["2", "4"]
     saved[-1].write_bytes(saved[-1].read_bytes()[:-40])
-    del network.nodes["tier0-1"]
-    for pair in [pair for pair in network.queues if "tier0-1" in pair]:
-        network._break(*pair)
-    network._gone(network.places.parent("tier0-1"), "tier0-1")
+    network.crash("tier0-1")
     assert torch.equal(machines.train_round(), reference.train_round())
     assert any("cannot be read" in text for text in network.happened)
+    assert_same(machines, reference)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_machine_that_lost_its_disk_goes_on_from_the_last_checkpoint(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No round before it is trained again; other machines crash meanwhile, and layers have moved."""
+    monkeypatch.setattr("hsfl.distributed.machines.SAVE_EVERY", 2)
+    task = Task(seed, averaging=rule(RULES[seed % 3]), codes="int8" if seed % 2 else None)
+    machines, network = connected(task, tmp_path, random.Random(seed))
+    reference = task.reference()
+    train_alike(task, reference, machines, 3)
+    machines.save(tmp_path / "checkpoint")
+    for _ in range(2):
+        assert torch.equal(machines.train_round(), reference.train_round())
+    given: list[int] = []
+    send = network.send
+
+    def listened(name: str, message: wire.Message, *tensors: Sequence[Packed]) -> None:
+        if message.HasField("round"):
+            given.append(message.round.round)
+        send(name, message, *tensors)
+
+    monkeypatch.setattr(network, "send", listened)
+    name = sorted(network.nodes)[seed]
+    network.crash(name)
+    shutil.rmtree(tmp_path / name)
+    network.faults = 2
+    train_alike(task, reference, machines, 2)
+    assert min(given) == 3
     assert_same(machines, reference)
 
 

@@ -119,14 +119,14 @@ def test_names_of_strategies_are_one_content_in_any_case() -> None:
     assert content(short("RMA+RMS")) == content(short("rma+rms")) != content(short("RMA+AMS"))
 
 
-def _result(settings: Settings, found: object) -> Result:
+def result_of_nothing(settings: Settings, found: object) -> Result:
     return Result("x", "", [], [], [], [])
 
 
 def test_recipes_share_runs(tmp_path: Path) -> None:
     recipes = [
-        Recipe("a", "", _result, lambda settings: {("one",): short(), ("two",): short("RMA+RMS")}),
-        Recipe("b", "", _result, lambda settings: {("same",): short(), ("three",): short(seed=1)}),
+        Recipe("a", "", result_of_nothing, lambda settings: {("one",): short(), ("two",): short("RMA+RMS")}),
+        Recipe("b", "", result_of_nothing, lambda settings: {("same",): short(), ("three",): short(seed=1)}),
     ]
     for jobs in (1, 2):
         store, seen = Store(tmp_path / str(jobs)), []

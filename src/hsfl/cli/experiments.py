@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hsfl.cli.common import DebugOption, app, say, show, usable, warnings_in_one_line
+from hsfl.cli.ray_option import AddressMayBeLeftOut, RayOption
 from hsfl.cli.training import DataOption
 from hsfl.errors import HsflError, nearest
 from hsfl.files import write_whole
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from hsfl.experiments.settings import Settings
 
 
-@app.command()
+@app.command(cls=AddressMayBeLeftOut)
 def reproduce(
     figures: Annotated[
         list[str] | None, typer.Argument(metavar="FIG...", help="fig2a to fig9, or all; --list shows every name.")
@@ -50,6 +53,7 @@ def reproduce(
         int | None,
         typer.Option(min=1, help="Runs trained side by side; default: the number of cores, or 1 on a GPU."),
     ] = None,
+    ray: RayOption = None,
     data: DataOption = None,
     out: Annotated[
         Path,
@@ -99,12 +103,18 @@ def reproduce(
     if not (quick or on_gpu) and any(recipe.runs(settings) for recipe in chosen):
         say("without a GPU, runs of VGG-16 that are not stored yet take days; --quick shows the same small")
     try:
-        with stops_at_once(), warnings_in_one_line(), RunsProgress() as progress:
+        with (
+            _pool(ray, on_gpu) as pool,
+            stops_at_once(),
+            warnings_in_one_line(),
+            RunsProgress() as progress,
+        ):
             for result in results(
                 chosen,
                 settings,
                 store,
                 jobs=jobs,
+                pool=pool,
                 callbacks=[progress],
                 on_progress=progress.update,
                 on_found=lambda recipe, found: write_runs(out, recipe, settings, found),
@@ -122,6 +132,15 @@ def reproduce(
     page = results_markdown([json.loads(path.read_text()) for path in shown], pictures=".", about=about)
     write_whole(out / "results.md", page.encode(), replace=True)
     _end(progress.seen, out)
+
+
+def _pool(cluster: str | None, on_gpu: bool) -> AbstractContextManager[Executor | None]:
+    """Where runs are trained side by side, if not in processes here."""
+    if cluster is None:
+        return nullcontext()
+    from hsfl.distributed.ray_tasks import ray_tasks
+
+    return ray_tasks(cluster, on_gpu=on_gpu)
 
 
 def _about(settings: Settings) -> str:

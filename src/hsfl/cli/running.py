@@ -25,6 +25,7 @@ from hsfl.cli.common import (
     warnings_in_one_line,
 )
 from hsfl.cli.output import may_get_lost
+from hsfl.cli.ray_option import AddressMayBeLeftOut, RayOption
 from hsfl.cli.training import (
     DataOption,
     ResumeOption,
@@ -57,16 +58,27 @@ CertificatesOption = Annotated[
 ]
 
 
-@app.command()
+@app.command(cls=AddressMayBeLeftOut)
 def run(
     scenario: SomeScenario = None,
     local: Annotated[
         bool, typer.Option("--local", help="Every machine a process of its own on this one, over real sockets.")
     ] = False,
+    ray: RayOption = None,
     listen: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT", help="Listen there for machines that join with hsfl node, instead of --local."
+            metavar="HOST:PORT",
+            help="Listen there for machines that join with hsfl node; with --ray, where its nodes reach this machine, "
+            "if that cannot be found out.",
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            callback=usable,
+            help="With --ray: a folder that all nodes share, for what machines save; default: the disk of each node.",
         ),
     ] = None,
     token: TokenOption = None,
@@ -112,13 +124,19 @@ def run(
         "execution.deadline": deadline,
     }
     overrides = overridden(given, code, set_)
-    if local == (listen is not None):
-        hint = ", not both" if local else ", every machine a process here, or --listen HOST:PORT for others to join"
-        raise HsflError(f"say where to run: --local{' or --listen' if local else ''}{hint}")
+    if local + (ray is not None) + (listen is not None and ray is None) != 1:
+        raise HsflError(
+            "say where to run: --local, every machine a process here, --ray, on a Ray cluster, or --listen HOST:PORT, "
+            "for others to join; only --ray and --listen go together"
+        )
+    if state is not None and ray is None:
+        raise HsflError(f"--state {state}: it is for --ray; leave it out")
     where: dict[str, Any] = {
-        "cluster": listen or "local",
+        "cluster": ray or listen or "local",
         "token": token,
         "certificates": certificates,
+        "listen": listen if ray is not None else None,
+        "state": state,
         "as_measured": as_measured,
     }
     check_what("run", scenario, resume, out)

@@ -83,30 +83,47 @@ class Coordinator:
 
     def start(self, mark: Mark, states: Mapping[str, Named]) -> None:
         """Begin a session: all that follows counts from the initial weights or, where given, from these states."""
-        self._states, self._session = states, secrets.token_hex(8)
-        self._journal: list[dict[str, Any]] = []
-        """The commands that changed weights or codes since."""
-        self._marks = {0: mark}
-        """The positions in it that machines were told to save."""
-        self._at, self._given = 0, False
-        """The position that machines are at, and whether they were given the states."""
+        self._session = secrets.token_hex(8)
+        self._at = self._base = 0
+        self._keep(mark, states)
+        self._given = False
         self._member = replace(self._member, phase=Phase.WAITING)  # a new epoch, in which all begin there
         self._see(Saved(frozenset()))
+
+    def keep(self, mark: Mark, states: Mapping[str, Named]) -> None:
+        """These are the states of all machines now: from here all go on if one has lost what it saved itself."""
+        self._base = self._at
+        self._keep(mark, states)
+
+    def _keep(self, mark: Mark, states: Mapping[str, Named]) -> None:
+        self._states, self._given = states, True
+        """The states at the base position, and whether machines have them in this epoch."""
+        self._journal: list[dict[str, Any]] = []
+        """The commands that changed weights or codes since."""
+        self._marks = {self._base: mark}
+        """The base position, and later ones that machines were told to save."""
+
+    @property
+    def _position(self) -> int:
+        """After all commands; `_at` is where the machines are."""
+        return self._base + len(self._journal)
 
     def change(self, settled: Callable[[wire.Done], dict[str, Any]] | None = None, **body: Any) -> Answer:
         """A command that changes weights or codes. Where machines decide something, `settled` is the command that says
         it."""
         found = self.do(**body)
         self._journal.append(body if settled is None else settled(found[0]))
-        self._at = len(self._journal)
+        self._at = self._position
         return found
 
     def save(self, mark: Mark) -> None:
         """Let all machines save their own state; they keep that of the last two times."""
-        position = len(self._journal)
+        position = self._position
         self.do(save=wire.Save(position=position))
-        recent = [*(at for at in sorted(self._marks) if at), position][-2:]
-        self._marks = {at: known for at, known in {**self._marks, position: mark}.items() if at in (0, *recent)}
+        if position > self._base:
+            recent = [*sorted(self._marks)[1:], position][-2:]
+            marks = {**self._marks, position: mark}
+            self._marks = {at: marks[at] for at in (self._base, *recent)}
 
     def do(self, **body: Any) -> Answer:
         """A command, given again after every loss until all machines are done."""
@@ -138,11 +155,11 @@ class Coordinator:
             if time.monotonic() - since > PATIENCE_S:
                 since = time.monotonic()
                 self._notify(f"waiting for {', '.join(self.waited_for()[:8]) or 'machines to get ready'}")
-        if self._at == 0 and self._states and not self._given:
+        if self._at == self._base and self._states and not self._given:
             self._ask(also=self._states, install=wire.Install())
             self._given = True
-        while self._at < len(self._journal):
-            self._ask(**self._journal[self._at])
+        while self._at < self._position:
+            self._ask(**self._journal[self._at - self._base])
             self._at += 1
 
     def _ask(self, also: Mapping[str, Named] | None = None, **body: Any) -> Answer:
@@ -205,8 +222,9 @@ class Coordinator:
                 self._work = []
                 self._see(Saved(frozenset(self._marks)))
             case Choose(held):
-                self._at, self._given = max(held, default=0), False
-                self._see(Begin(self._marks[self._at].restore(self._at)))
+                self._at, self._given = max(held, default=self._base), False
+                own = self._at > self._base
+                self._see(Begin(self._marks[self._at].restore(self._at if own else 0)))
             case Load():
                 self._see(Loaded())
             case Work():

@@ -16,11 +16,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from hsfl.distributed.cluster import Cluster
-from hsfl.distributed.describing import brings_data
 from hsfl.distributed.membership import Event
 from hsfl.distributed.places import Places
 from hsfl.distributed.security import TOKEN_BYTES, Security
-from hsfl.errors import HsflError, ScenarioError
+from hsfl.errors import HsflError
 from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.template import scenario_text
 
@@ -36,11 +35,6 @@ class LocalCluster(Cluster):
     def __init__(
         self, scenario: Scenario, data_folder: Path | None, notify: Callable[[str], None], *, as_measured: bool = False
     ) -> None:
-        if brings_data(scenario):
-            raise ScenarioError(
-                f'{scenario.source}: data.name = "own": every device has its own data, and here is none; use '
-                "--listen, and hsfl node --data on the devices"
-            )
         token = Security(secrets.token_urlsafe(TOKEN_BYTES))
         super().__init__(scenario, "127.0.0.1:0", token, notify, as_measured=as_measured)
         self._data_folder = data_folder

@@ -150,6 +150,7 @@ class Machines(EntityBackend):
         for name, state in held.items():
             wanted = {key: value for key, value in like.items() if self._whose(key, name)}
             found |= {key: [value] for key, value in unpacked_by_name(state, wanted).items()}
+        self.coordinator.keep(self._mark(), held)
         return found
 
     def _expected(self) -> dict[str, torch.Tensor]:

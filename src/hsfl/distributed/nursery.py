@@ -102,7 +102,7 @@ def _be(name: str, given: Description, folder: Path, coordinator: str, security:
             security,
             listen="127.0.0.1:0",
             opened=lambda port: write_whole(folder / name / "port", str(port).encode(), replace=True),
-            parent=parent,
+            abandoned=lambda: os.getppid() != parent,
         )
         code = 0
     except HsflError as error:

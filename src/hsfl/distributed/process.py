@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -67,12 +66,12 @@ def run_node(
     *,
     listen: str,
     opened: Callable[[int], None] = lambda port: None,
-    parent: int | None = None,
+    abandoned: Callable[[], bool] = lambda: False,
 ) -> None:
     """Be a machine until the run is over; its state is kept in `folder`.
 
-    `addresses` are those of the machines that it dials. `opened` hears the port where it listens, if it does. It ends
-    when `parent`, the process that started it, has. HsflError where it is refused.
+    `addresses` are those of the machines that it dials. `opened` hears the port where it listens, if it does. It also
+    ends, within seconds, when `abandoned` says that nobody wants it any more. HsflError where it is refused.
     """
     from hsfl.distributed.streams import Dialer, Inbox, Listener
 
@@ -124,7 +123,7 @@ def run_node(
                 listener.send(one.name, one.message, one.tensors)
 
     try:
-        while not node.stopped and (parent is None or os.getppid() == parent):
+        while not node.stopped and not abandoned():
             take_one()
     finally:
         for dialer in dialers.values():

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +46,7 @@ def reproduce(
     store: Store,
     *,
     jobs: int = 1,
+    pool: Executor | None = None,
     callbacks: Sequence[Callback] = (),
     on_progress: Callable[[RunCounts], None] = lambda counts: None,
     on_found: Callable[[Recipe, Found], None] = lambda recipe, found: None,
@@ -53,7 +54,7 @@ def reproduce(
     """The results of recipes, each as soon as its runs are there; `on_found` hears of these.
 
     With several jobs, so many runs are trained side by side before the first result, each on one core; callbacks then
-    hear nothing.
+    hear nothing. A `pool` trains them instead: its processes may be on other machines that share the store's folder.
     """
     wanted = {recipe.name: recipe.runs(settings) for recipe in recipes}
     runs: dict[str, _Wanted] = {}
@@ -61,8 +62,9 @@ def reproduce(
         for key, scenario in scenarios.items():
             runs.setdefault(_same(scenario), _Wanted(f"{name}: {_words(key, scenario)}", scenario))
     counts = RunCounts(total=len(runs))
-    if jobs > 1:
-        _side_by_side(runs, store, jobs, counts, on_progress)
+    side_by_side = jobs > 1 or pool is not None
+    if side_by_side:
+        _side_by_side(runs, store, jobs, pool, counts, on_progress)
     found: dict[str, Run] = {}
     costed: set[Path] = set()
     for recipe in recipes:
@@ -74,7 +76,7 @@ def reproduce(
                 before = len(store.trained)
                 found[name] = store.run(runs[name].scenario, callbacks)
                 counts.trained += len(store.trained) - before
-                counts.done += jobs == 1
+                counts.done += not side_by_side
                 on_progress(counts)
         counts.current = f"{recipe.name}: {recipe.about}"
         on_progress(counts)
@@ -86,26 +88,34 @@ def reproduce(
 
 
 def _side_by_side(
-    runs: dict[str, _Wanted], store: Store, jobs: int, counts: RunCounts, on_progress: Callable[[RunCounts], None]
+    runs: dict[str, _Wanted],
+    store: Store,
+    jobs: int,
+    pool: Executor | None,
+    counts: RunCounts,
+    on_progress: Callable[[RunCounts], None],
 ) -> None:
     """Train in processes of their own what the store lacks."""
     groups: dict[str, list[_Wanted]] = {}
     for run in runs.values():
         groups.setdefault(content(run.scenario), []).append(run)
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin_process) as pool:
+    folder, data = store.folder.resolve(), None if store.data is None else store.data.resolve()
+    with pool or ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin_process) as pool:
         futures = {
-            pool.submit(_train, store.folder, store.data, [run.scenario for run in group]): group
-            for group in groups.values()
+            pool.submit(_train, folder, data, [run.scenario for run in group]): group for group in groups.values()
         }
         try:
             for future in as_completed(futures):
                 try:
-                    store.trained += future.result()
+                    trained = future.result()
                 except BrokenProcessPool:
                     raise HsflError(
                         "a process that trained was ended from outside, perhaps for lack of memory; the same command "
                         f"goes on from here, with --jobs {max(1, jobs - 1)} in less memory"
                     ) from None
+                if not all(path.is_dir() for path in trained):
+                    raise HsflError(f"{store.folder}: what was trained elsewhere is not here; use a folder all share")
+                store.trained += trained
                 counts.trained = len(store.trained)
                 for run in futures[future]:
                     counts.done += 1

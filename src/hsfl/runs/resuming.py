@@ -19,7 +19,8 @@ from hsfl.scenario.schema import ModelSection
 from hsfl.scenario.toml_format import dotted
 from hsfl.version import __version__
 
-#: When training ends, how often it is saved, where it runs and how long it waits may change from session to session.
+#: When training ends, how often it is saved, where it runs and how long it waits may change from session to session,
+#: and the place of a tier.
 MAY_CHANGE = {
     "stopping.rounds",
     "stopping.time_limit",
@@ -64,7 +65,8 @@ def check_strategy(folder: Path, name: str) -> None:
 
 def changes(given: Scenario) -> dict[str, Any]:
     """What a scenario says about the fields that may change."""
-    return {field: value for field, value in dotted(given.raw).items() if field in MAY_CHANGE}
+    found = {field: value for field, value in dotted(given.raw).items() if field in MAY_CHANGE}
+    return found | {f"tiers.{tier['name']}.place": tier["place"] for tier in given.raw["tiers"] if "place" in tier}
 
 
 def check_same(of_run: Scenario, given: Scenario, folder: Path) -> None:
@@ -116,7 +118,9 @@ def check_origin(path: Path, then: OriginRecord, now: OriginRecord, warn: Callab
 
 def _fixed(scenario: Scenario) -> dict[str, Any]:
     """What a scenario says about the fields that may not change, as JSON holds it, with the order of the tiers."""
-    fields = {field: value for field, value in dotted(scenario.raw).items() if field not in MAY_CHANGE}
+    tiers = [{key: value for key, value in tier.items() if key != "place"} for tier in scenario.raw["tiers"]]
+    given = dotted({**scenario.raw, "tiers": tiers})
+    fields = {field: value for field, value in given.items() if field not in MAY_CHANGE}
     fixed: dict[str, Any] = json.loads(json.dumps(fields | {"tiers": [tier.name for tier in scenario.spec.tiers]}))
     return fixed
 

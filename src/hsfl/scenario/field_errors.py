@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from hsfl.errors import nearest
-from hsfl.scenario.schema import SECTIONS, ScenarioFile
+from hsfl.scenario.schema import SECTIONS, ScenarioFile, nested
 from hsfl.scenario.toml_format import toml_value
 
 
@@ -79,7 +79,11 @@ def _has(node: Any, key: int | str) -> bool:
 
 def _section_at(loc: tuple[int | str, ...]) -> type[BaseModel]:
     """The section that a location lies in, or is."""
-    return SECTIONS[str(loc[0])] if loc else ScenarioFile
+    section: type[BaseModel] = ScenarioFile
+    for key in loc:
+        field = section.model_fields.get(str(key))
+        section = (SECTIONS.get(str(key)) if section is ScenarioFile else nested(field)) or section
+    return section
 
 
 def _describe(loc: tuple[int | str, ...]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, Field
+from pydantic.fields import FieldInfo
 
 from hsfl.scenario.catalog import checked_shape
 from hsfl.scenario.field_types import (
@@ -53,6 +54,15 @@ class ModelSection(Section):
     )
 
 
+class PlaceSection(Section):
+    """What each machine of a tier takes of a Ray cluster."""
+
+    cpus: NotNegative = Field(0.01, description="Cores; small by default, so that a laptop can host all machines.")
+    gpus: NotNegative = Field(0, description="GPUs, or a part of one; with any, the machine computes on it.")
+    resources: dict[str, Positive] = Field({}, description="Custom resources, by name.", examples=[{"phone": 1}])
+    labels: dict[str, str] = Field({}, description="Labels that its node must have.", examples=[{"region": "eu"}])
+
+
 class TierSection(Section):
     """One tier of machines. List the tiers from the devices up; every device is a client."""
 
@@ -91,6 +101,13 @@ class TierSection(Section):
         'or a table of some: { up = "int4", down = "int8", average = "fp32" }, of activations, gradients and averages. '
         'A list such as ["int8", "int4"] lets the planner choose among these, "auto" among all. Default: fp32.',
         examples=["int8"],
+    )
+    place: PlaceSection | None = Field(
+        None,
+        description="What each of its machines takes of a Ray cluster, and is hosted where there is: a table with some "
+        "of cpus (0.01 by default), gpus, resources (by name) and labels (of the node): { gpus = 0.5, resources = "
+        '{ phone = 1 }, labels = { region = "eu" } }. Only hsfl run --ray reads it.',
+        examples=[{"cpus": 0.5, "resources": {"phone": 1}}],
     )
 
 
@@ -174,10 +191,13 @@ class ScenarioFile(Section):
     execution: ExecutionSection = Field(default_factory=lambda: ExecutionSection.model_validate({}))
 
 
+def nested(field: FieldInfo | None) -> type[BaseModel] | None:
+    """The section that a field holds, if it does."""
+    kinds = () if field is None else (field.annotation, *get_args(field.annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
 #: The sections of a file by name, in the order in which they are written; [[tiers]] may be there several times.
 SECTIONS: dict[str, type[BaseModel]] = {
-    name: kind
-    for name, info in ScenarioFile.model_fields.items()
-    for kind in (info.annotation, *get_args(info.annotation))
-    if isinstance(kind, type) and issubclass(kind, BaseModel)
+    name: kind for name, info in ScenarioFile.model_fields.items() if (kind := nested(info)) is not None
 }
