@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,12 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 CLIENTS, BATCH, CLASSES, ROUNDS = 6, 4, 3, 12
 LEARNING_RATE = 0.1
+#: Whether there are network namespaces, virtual devices and shaped links.
+TRIES = (
+    "ip netns add lab-try && ip link add lab-try type veth peer name lab-tried netns lab-try && "
+    "ip link add lab-trying type bridge && ip link delete lab-trying && "
+    "tc qdisc add dev lab-try root tbf rate 4mbit burst 3000 latency 5s"
+)
 #: Who hosts whom above the devices, cuts and intervals.
 CASES = {
     "three tiers": ([[0, 0, 0, 1, 1, 2], [0] * 6], (1, 3), (3, 2, 1)),
@@ -182,3 +189,24 @@ def test_own_model_trains_from_the_command(tmp_path: Path) -> None:
 def test_own_model_cannot_be_cut_inside_a_block() -> None:
     scenario = hsfl.load_scenario(EXAMPLES / "own_model.toml")
     assert scenario.profile.names == ("stem", "near", "far", "head")
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("tc") is None or not Path("/proc/self/ns/net").exists(),
+    reason="network namespaces need root, ip and tc",
+)
+def test_the_laboratory_of_namespaces_runs(tmp_path: Path) -> None:
+    """In namespaces that are gone afterwards."""
+    tried = subprocess.run(["sh", "-c", TRIES], capture_output=True)
+    subprocess.run(["sh", "-c", "ip netns delete lab-try; ip link delete lab-try"], capture_output=True)
+    if tried.returncode:
+        pytest.skip("this computer lets nobody make network namespaces and shape links")
+    folder = Path(sys.executable).parent
+    environment = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    command = ["sh", str(EXAMPLES / "lab.sh"), str(tmp_path / "lab")]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    run = hsfl.Run.load(tmp_path / "lab" / "run")
+    assert run.summary is not None and run.summary.rounds == 12
+    assert all(run.metrics[-1].parts[name].measured > 0 for name in ("compute", "up", "down"))
+    assert "lab-1" not in subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import tempfile
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 import hsfl
+from hsfl.errors import HsflError
 from hsfl.problem.system import System
 from hsfl.report.measured import PARTS, draw_times, kind_of_time
 from hsfl.report.runs import write_report
@@ -108,7 +110,7 @@ def test_a_coordinator_that_is_killed_goes_on_where_it_was(spawn: Any, tmp_path:
 
 
 def test_machines_join_from_elsewhere(spawn: Any, tmp_path: Path) -> None:
-    """Each by a command of its own, with certificate and token; one is killed, started again, and goes on."""
+    """Each by a command of its own, with certificate and token; a device and the coordinator are killed, and go on."""
     tiers = [{**tier, "entities": count} for tier, count in zip(TINY["tiers"][::2], (2, 1), strict=True)]
     own = {"tiers": tiers, "strategy.name": "fixed", "strategy.cuts": [2], "strategy.intervals": [2, 1]}
     scenario = write_tiny(tmp_path, {**own, "execution.backend": "reference", "stopping.rounds": 200})
@@ -127,9 +129,33 @@ def test_machines_join_from_elsewhere(spawn: Any, tmp_path: Path) -> None:
     run.wait_for(lambda: rounds_of(tmp_path / "run") >= 20)
     first.process.kill()
     again = node("device-1", "--parent", cloud, "--fed", fed)
+    run.wait_for(lambda: rounds_of(tmp_path / "run") >= 100)
+    run.process.kill()
+    run.process.join()
+    run = spawn("run", "--resume", tmp_path / "run", "--listen", coordinator, *shown)
     run.process.join(120)
     again.process.join(30)
     assert (run.process.exitcode, again.process.exitcode) == (0, 0), run.err.read_text() + again.err.read_text()
+    same_files(tmp_path / "run" / "model.safetensors", tmp_path / "simulated" / "model.safetensors")
+
+
+def test_a_full_disk_ends_the_run_with_a_sentence_and_it_can_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As good as full: one machine may write no file of more than a few bytes any more."""
+    scenario = write_tiny(tmp_path, {"execution.backend": "reference", "stopping.rounds": 40})
+    hsfl.train(scenario, out=tmp_path / "simulated")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    class Fills(hsfl.Callback):
+        def on_round(self, record: Any) -> None:
+            if record.round == 5:
+                (file,) = tmp_path.glob("hsfl-machines-*/edge-1/pid")
+                resource.prlimit(int(file.read_text()), resource.RLIMIT_FSIZE, (100, 100))
+
+    with pytest.raises(HsflError, match=r"^edge-1: .*: cannot be written \(File too large\); make room, then go on$"):
+        hsfl.run(scenario, out=tmp_path / "run", callbacks=[Fills()])
+    hsfl.resume(tmp_path / "run", cluster="local")
     same_files(tmp_path / "run" / "model.safetensors", tmp_path / "simulated" / "model.safetensors")
 
 
