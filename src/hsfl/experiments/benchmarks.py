@@ -29,7 +29,7 @@ ByStrategy = dict[str, list[Run]]
 
 def strategies(settings: Settings, pairing: str) -> tuple[str, ...]:
     if pairing == AS_PAPER:
-        return (*STRATEGIES, VARIANT, FULL_SYNC)
+        return (*STRATEGIES, *([] if settings.quick else [VARIANT]), FULL_SYNC)
     return ("HSFL", "MA+RMS") if settings.quick else STRATEGIES
 
 

@@ -24,7 +24,7 @@ _RANDOM = (25, 25)
 
 def _setting(settings: Settings) -> dict[str, Any]:
     model, shape = ("lenet5", [1, 28, 28]) if settings.quick else ("vgg16", [3, 32, 32])
-    lengths = (120, 10, 30) if settings.quick else (20_000, 500, 2500)
+    lengths = (60, 10, 30) if settings.quick else (20_000, 500, 2500)
     return {
         "model.factory": f"hsfl.experiments.networks:{model}_batch_norm",
         "model.input_shape": shape,
