@@ -3,7 +3,12 @@
 # As root, with ip and tc (Debian: iproute2):  sh examples/lab.sh FOLDER
 set -e
 scenario=$(cd "$(dirname "$0")" && pwd)/lab.toml
-mkdir "$1" && cd "$1"
+if [ $# -ne 1 ] || [ -e "$1" ]; then
+  echo "usage: sh examples/lab.sh FOLDER, where FOLDER does not exist yet" >&2
+  exit 2
+fi
+mkdir -p "$1"
+cd "$1"
 hsfl certificates "$scenario" --out keys
 
 clean() {

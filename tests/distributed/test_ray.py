@@ -65,6 +65,7 @@ def tasks_train_what_is_trained_here(folder: Path) -> None:
         (("run", "--ray", "auto"), "name a scenario to run"),
         (("run", "mnist-mini", "--local", "--state", "x"), "--state x: it is for --ray"),
         (("run", "mnist-mini", "--ray", "--listen", "here"), "listen here: write HOST:PORT"),
+        (("run", "mnist-mini", "--ray", "no.such.invalid:6379"), "there is no host called no.such.invalid"),
         (("run", "mnist-mini", "--ray", "--set", "tiers.sensor.place.cpu=1"), "tiers.sensor.place.cpu (did you mean"),
     ],
 )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import resource
+import signal
 import socket
 import tempfile
 from contextlib import ExitStack
@@ -105,7 +108,7 @@ def test_a_coordinator_that_is_killed_goes_on_where_it_was(spawn: Any, tmp_path:
     process.process.join()
     process = spawn("run", "--local", "--resume", run)
     process.process.join(120)
-    assert process.process.exitcode == 0, process.err.read_text()
+    assert process.process.exitcode == 0, process.err
     same_files(run / "model.safetensors", tmp_path / "simulated" / "model.safetensors")
 
 
@@ -135,8 +138,32 @@ def test_machines_join_from_elsewhere(spawn: Any, tmp_path: Path) -> None:
     run = spawn("run", "--resume", tmp_path / "run", "--listen", coordinator, *shown)
     run.process.join(120)
     again.process.join(30)
-    assert (run.process.exitcode, again.process.exitcode) == (0, 0), run.err.read_text() + again.err.read_text()
+    assert (run.process.exitcode, again.process.exitcode) == (0, 0), run.err + again.err
     same_files(tmp_path / "run" / "model.safetensors", tmp_path / "simulated" / "model.safetensors")
+
+
+def test_who_waits_for_the_lost_can_be_stopped(spawn: Any, tmp_path: Path) -> None:
+    """One Ctrl-C, while a machine is not there that nobody starts again."""
+    tiers = [{**tier, "entities": count} for tier, count in zip(TINY["tiers"][::2], (1, 1), strict=True)]
+    own = {"tiers": tiers, "strategy.name": "fixed", "strategy.cuts": [2], "strategy.intervals": [1, 1]}
+    scenario = write_tiny(tmp_path, {**own, "stopping.rounds": 10**6, "execution.checkpoint_every": 5})
+    (tmp_path / "token").write_text("long enough a token for all")
+    coordinator, fed, cloud = (f"127.0.0.1:{port}" for port in free_ports(3))
+    shown = ("--token", tmp_path / "token")
+    run = spawn("run", scenario, "--listen", coordinator, "--out", tmp_path / "run", *shown)
+    spawn("node", scenario, "--name", "fed", "--parent", coordinator, "--listen", fed, *shown)
+    spawn("node", scenario, "--name", "cloud-1", "--parent", coordinator, "--fed", fed, "--listen", cloud, *shown)
+    device = spawn("node", scenario, "--name", "device-1", "--parent", cloud, "--fed", fed, *shown)
+    run.wait_for(lambda: rounds_of(tmp_path / "run") >= 12)
+    device.process.kill()
+    run.wait_for(lambda: "waiting for device-1" in run.err)
+    os.kill(run.process.pid, signal.SIGINT)
+    run.process.join(30)
+    assert run.process.exitcode == 2
+    assert re.search(
+        r"run: stopped while waiting for device-1; continue with hsfl run .*--resume .*run$", run.err.strip()
+    )
+    assert hsfl.Run.load(tmp_path / "run").metrics[-1].round >= 10
 
 
 def test_a_full_disk_ends_the_run_with_a_sentence_and_it_can_go_on(

@@ -172,6 +172,19 @@ def test_a_second_stream_of_a_machine_takes_the_place_of_the_first(edge: Callabl
     assert machine.inbox.get(20) == Heard("device-1", wire.Message(epoch=1))
 
 
+def test_a_machine_whose_place_was_taken_is_told(edge: Callable[[Security], Edge]) -> None:
+    """Two of one name would take each other's place for ever."""
+    machine = edge(Security(TOKEN))
+    _, first = machine.call(Security(TOKEN))
+    assert first.get(20) == Connected("edge-1")
+    _, second = machine.call(Security(TOKEN))
+    assert second.get(20) == Connected("edge-1")
+    with pytest.raises(RefusedError, match="another machine has joined as device-1; start each name once"):
+        first.get(20)
+    assert machine.inbox.get(20) == Gone("device-1")
+    assert second.get(0.2) is None
+
+
 def test_keys_are_for_their_owner_and_folders_are_new(authority: Path) -> None:
     assert {path.stat().st_mode & 0o077 for path in (*authority.glob("*.key"), authority / "token")} == {0}
     with pytest.raises(HsflError, match="exists already; choose another name"):

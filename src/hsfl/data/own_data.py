@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 import torch
@@ -68,6 +69,8 @@ def _from_file(path: Path, field: str) -> Part:
     """The tensors named inputs and targets."""
     try:
         if path.suffix == ".npz":
+            if path.is_file() and not is_zipfile(path):
+                raise ValueError("it is no .npz file")
             with np.load(path, allow_pickle=False) as arrays:
                 found = {name: torch.from_numpy(arrays[name]) for name in arrays.files if name in ("inputs", "targets")}
         else:
@@ -89,7 +92,7 @@ def _inputs(field: str, inputs: Tensor) -> Tensor:
     if inputs.dtype == torch.uint8 and inputs.dim() != 4:
         raise ScenarioError(
             f"{field}: uint8 inputs are images (samples, channels, height, width), not of the shape "
-            f"{tuple(inputs.shape)}; give tokens as int64"
+            f"{tuple(inputs.shape)}; give images an axis of channels, and tokens as int64"
         )
     if inputs.is_floating_point() or inputs.dtype in (torch.uint8, torch.int64):
         return inputs.contiguous()

@@ -66,6 +66,10 @@ class Cluster:
         given.parts.connect(Coordinator(self, given.places, self._notify))
         return MeasuredClock(prepared.task.problem, given.parts, as_measured=self._as_measured)
 
+    def interrupt(self) -> None:
+        if self._machines is not None:
+            self._machines.coordinator.leaving = True
+
     def _opened(self, places: Places, port: int) -> None:
         """The coordinator listens."""
 

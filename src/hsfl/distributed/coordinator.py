@@ -34,6 +34,7 @@ from hsfl.distributed.membership import (
 from hsfl.distributed.places import COORDINATOR, FED, Places
 from hsfl.distributed.tensors import Named, Packed
 from hsfl.distributed.work import PATIENCE_S
+from hsfl.engine.sharding import LostProcessError
 from hsfl.errors import HsflError
 
 T = TypeVar("T")
@@ -78,6 +79,8 @@ class Coordinator:
         self._member = Member(places.children(COORDINATOR), ())
         self._work: list[Work] = []
         self._number = 0
+        self.leaving = False
+        """Whether nobody who is not there is waited for any more."""
         self._longest_s: dict[str, float] = {}
         """How long commands took at most, by kind."""
 
@@ -152,6 +155,7 @@ class Coordinator:
         since = time.monotonic()
         while self._member.phase is not Phase.RUNNING:
             self._pump()
+            self._leave(self.waited_for())
             if time.monotonic() - since > PATIENCE_S:
                 since = time.monotonic()
                 self._notify(f"waiting for {', '.join(self.waited_for()[:8]) or 'machines to get ready'}")
@@ -181,6 +185,7 @@ class Coordinator:
             if (waited_s := time.monotonic() - began_s) > patience_s:
                 patience_s = waited_s + PATIENCE_S
                 names = list(dict.fromkeys(name for child in sorted(awaited) for name in waits.get(child) or (child,)))
+                self._leave(names)
                 which = f"round {body[kind].round + 1}" if kind == "round" else f"a command ({kind})"
                 self._notify(f"waiting for {', '.join(names[:8])} to do {which}")
             if self._member.epoch != epoch or self._member.phase is not Phase.RUNNING:
@@ -203,6 +208,10 @@ class Coordinator:
                     self._see(Gone(name))
         self._longest_s[kind] = max(self._longest_s.get(kind, 0.0), time.monotonic() - began_s)
         return done, states
+
+    def _leave(self, waited_for: Sequence[str]) -> None:
+        if self.leaving:
+            raise LostProcessError(f"stopped while waiting for {', '.join(waited_for[:8]) or 'machines to get ready'}")
 
     def _pump(self) -> None:
         """Wait a moment for something to happen."""

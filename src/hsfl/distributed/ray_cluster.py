@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import secrets
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -53,6 +54,12 @@ def connected(address: str | None) -> Iterator[bool]:
     if ray.is_initialized():
         yield False
         return
+    host = address.removeprefix("ray://").rpartition(":")[0]
+    try:
+        if host:
+            socket.getaddrinfo(host, None)  # Ray itself would try for minutes
+    except (OSError, UnicodeError):
+        raise HsflError(f"--ray {address}: there is no host called {host}; give the address of a Ray cluster") from None
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:

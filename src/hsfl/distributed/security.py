@@ -75,5 +75,5 @@ def checked_address(address: str, label: str) -> str:
     """HsflError unless it is HOST:PORT."""
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isdecimal() and int(port) < 2**16):
-        raise HsflError(f"{label} {address}: write HOST:PORT, such as 10.0.0.1:7000")
+        raise HsflError(f"{label} {address}: write HOST:PORT, such as 10.0.0.1:7000, with a port up to 65535")
     return address

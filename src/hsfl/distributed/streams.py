@@ -183,7 +183,10 @@ class Listener:
         with self._lock:
             before, self._streams[hello.name] = self._streams.get(hello.name), stream
             if before is not None:
-                before.drop()
+                reason = f"another machine has joined as {hello.name}; start each name once"
+                before.send(wire.Message(refused=wire.Refused(reason=reason)))
+                before.dropped = True
+                before.finish()
                 self._inbox.put(before, Gone(hello.name))
         return stream
 
@@ -271,7 +274,11 @@ class Dialer:
                         stream.finish()
                     self._inbox.put(stream, Connected(self.peer))
                     while not stream.dropped:
-                        self._inbox.hear(stream, connection.read(self._limit, _GONE_S))
+                        arrived = connection.read(self._limit, _GONE_S)
+                        if arrived.message.HasField("refused"):
+                            self._refused(arrived.message.refused.reason, address)
+                            break
+                        self._inbox.hear(stream, arrived)
             finally:
                 if stream is not None:
                     stream.end()
@@ -291,10 +298,12 @@ class Dialer:
             connection.write(frame(wire.Message(hello=self._hello)), wait=True)
             answer = connection.read(ENVELOPE_BYTES, _GREETING_S).message
         if answer.HasField("refused"):
-            self._closed.set()
-            refusal = f"{self._hello.name}: refused by {self.peer} at {address}: {answer.refused.reason}"
-            self._inbox.refused(RefusedError(refusal))
+            self._refused(answer.refused.reason, address)
         return answer.HasField("welcome")
+
+    def _refused(self, reason: str, address: str) -> None:
+        self._closed.set()
+        self._inbox.refused(RefusedError(f"{self._hello.name}: refused by {self.peer} at {address}: {reason}"))
 
 
 @contextmanager

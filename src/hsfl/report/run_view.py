@@ -13,7 +13,7 @@ from hsfl.problem.plan import NEVER
 from hsfl.problem.units import format_bits, format_seconds
 from hsfl.records import RoundRecord
 from hsfl.report.colours import RUNS, tier_colour
-from hsfl.report.measured import kind_of_time
+from hsfl.report.measured import is_measured, kind_of_time
 from hsfl.report.page import ended_by, percent, run_labels, summary_rows, what_you_see
 from hsfl.report.runs import CLIENTS_SHOWN, smooth
 from hsfl.report.words import forecast_text, numbers
@@ -129,7 +129,8 @@ def state(run: Run, rate: float | None, left_s: float | None, quiet_s: float) ->
     elif last is None:
         now = "preparing: no round yet"
     elif quiet_s > 120:
-        now = f"{so_far}; no news for {format_seconds(quiet_s)}: stopped, or slow (hsfl train --resume goes on)"
+        command = "hsfl run" if is_measured(run) else "hsfl train"
+        now = f"{so_far}; no news for {format_seconds(quiet_s)}: stopped, or slow ({command} --resume goes on)"
     else:
         pace = "" if rate is None else f", {rate:.3g} rounds/s"
         now = so_far + pace + ("" if left_s is None else f", {format_seconds(left_s)} left")

@@ -22,3 +22,6 @@ class Executor(Protocol):
 
     def begin(self, prepared: Prepared) -> Clock:
         """Bring the backend and the machines together; the clock that measures them."""
+
+    def interrupt(self) -> None:
+        """Training is asked to stop: wait no longer for machines that are not there."""

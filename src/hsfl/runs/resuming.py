@@ -43,7 +43,7 @@ def read(folder: Path, profiler: Callable[[ModelSection, Path | None], LayerProf
     except (OSError, ValueError) as error:  # no path at all
         problem = f"cannot be read ({getattr(error, 'strerror', None) or error})"
     if problem:
-        raise HsflError(f"{folder}: {problem}; give a folder that hsfl train wrote")
+        raise HsflError(f"{folder}: {problem}; give a folder that hsfl train or hsfl run wrote")
     started_in, data = (_started(folder, key) for key in ("scenario_folder", "data_folder"))
     scenario = read_scenario(folder / "scenario.toml", profiler)
     return replace(scenario, folder=Path(started_in) if started_in else None), Path(data) if data else None

@@ -125,6 +125,7 @@ class _Session:
         self.stopping, self.execution = scenario.spec.stopping, scenario.spec.execution
         self.origin = origin(scenario, run)
         self.backend, self.command = prepared.backend, processes.command() if executor is None else executor.command
+        self.executor = executor
         self.algorithm = Algorithm(self.backend, prepared.task, None if executor is None else executor.begin(prepared))
         self.accuracies: list[float] = []
         """The accuracies of the evaluations that are due every so many rounds."""
@@ -341,6 +342,8 @@ class _Session:
 
     def _interrupt(self) -> None:
         self.interrupted = True
+        if self.executor is not None:
+            self.executor.interrupt()
 
 
 def _next(round_: int, every: int) -> int:
