@@ -88,7 +88,7 @@ class World:
                 self.runs.append((member.epoch, position))
                 for child in self.children[ROOT]:
                     self.do(ROOT, Send(child, wire.Message(epoch=member.epoch, round=wire.Round())))
-            case Work(_, message):
+            case Work(Heard(_, message)):
                 assert member.phase is Phase.RUNNING
                 assert message.epoch == member.epoch
                 assert (member.epoch, self.loaded[name]) in self.runs

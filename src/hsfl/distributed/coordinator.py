@@ -20,6 +20,7 @@ from hsfl.distributed.membership import (
     Choose,
     Event,
     Gone,
+    Heard,
     Load,
     Loaded,
     Member,
@@ -77,7 +78,7 @@ class Coordinator:
         self.places = places
         self._transport, self._notify = transport, notify
         self._member = Member(places.children(COORDINATOR), ())
-        self._work: list[Work] = []
+        self._work: list[Heard] = []
         self._number = 0
         self.leaving = False
         """Whether nobody who is not there is waited for any more."""
@@ -236,8 +237,8 @@ class Coordinator:
                 self._see(Begin(self._marks[self._at].restore(self._at if own else 0)))
             case Load():
                 self._see(Loaded())
-            case Work():
-                self._work.append(action)
+            case Work(heard):
+                self._work.append(heard)
             case Run():
                 pass
 

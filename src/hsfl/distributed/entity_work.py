@@ -11,7 +11,7 @@ import torch
 
 from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.lateness import Lateness
-from hsfl.distributed.membership import Send
+from hsfl.distributed.membership import Heard, Send
 from hsfl.distributed.moving import MovingWork
 from hsfl.distributed.passes import Pass, Probing
 from hsfl.distributed.places import COORDINATOR, FED, Places
@@ -43,18 +43,12 @@ class EntityWork(MovingWork):
         self._lateness.drop()
         self._pass = self._probing = None
 
-    def take(
-        self,
-        source: str,
-        message: wire.Message,
-        tensors: Sequence[Packed] = (),
-        at_s: float = 0.0,
-        way_s: float = 0.0,
-    ) -> list[Send]:
+    def take(self, heard: Heard) -> list[Send]:
+        source, message = heard.name, heard.message
         if message.HasField("late") and source == self.parent:
             return [*self._late(message), *self._ended()]
         if not self._lateness.is_old(source, message):
-            return super().take(source, message, tensors, at_s, way_s)
+            return super().take(heard)
         if not message.HasField("done"):
             return []
         if (command := self._lateness.caught_up(source)) is None:

@@ -169,13 +169,7 @@ class Run:
 class Work:
     """A message of this epoch, which is no matter of membership."""
 
-    name: str
-    message: wire.Message
-    tensors: Sequence[Packed] = ()
-    at_s: float = field(default=0.0, compare=False)
-    """When it came."""
-    way_s: float = field(default=0.0, compare=False)
-    """How long it was on its way."""
+    heard: Heard
 
 
 Action = Send | Prepare | Load | Choose | Run | Work
@@ -231,7 +225,7 @@ def _heard(member: Member, heard: Heard) -> Step:
     if epoch != member.epoch:
         return member, []
     if kind == "stop":  # whoever is missing: nobody is waited for any more
-        return member, [Work(name, message)] if from_parent else []
+        return member, [Work(heard)] if from_parent else []
     if kind == "ready" and name in member.children and member.phase is Phase.PREPARED and name not in member.ready:
         member = replace(member, ready={**member.ready, name: frozenset(message.ready.held)})
         return member, _if_ready(member)
@@ -241,7 +235,7 @@ def _heard(member: Member, heard: Heard) -> Step:
         return _if_restored(replace(member, restored=member.restored | {name}))
     if kind in _MEMBERSHIP or member.phase is not Phase.RUNNING:
         return member, []
-    return member, [Work(name, message, heard.tensors, heard.at_s, heard.way_s)]
+    return member, [Work(heard)]
 
 
 _MEMBERSHIP = ("hello", "welcome", "refused", "complete", "lost", "prepare", "ready", "restore", "restored", None)

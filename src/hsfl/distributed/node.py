@@ -9,6 +9,7 @@ from hsfl.distributed.membership import (
     Action,
     Damaged,
     Event,
+    Heard,
     Load,
     Loaded,
     Member,
@@ -63,17 +64,17 @@ class Node:
                     self.work.saves.forget(restore.position)
                     return self.handle(Damaged())
                 return self.handle(Loaded())
-            case WorkToDo():
-                return self._work(action)
+            case WorkToDo(heard):
+                return self._work(heard)
         return []
 
-    def _work(self, given: WorkToDo) -> list[Send]:
-        message = given.message
+    def _work(self, heard: Heard) -> list[Send]:
+        message = heard.message
         if message.HasField("stop"):
             self.stopped = True
             return [Send(child, message) for child in self.work.children]
         try:
-            return self.work.take(given.name, message, given.tensors, given.at_s, given.way_s)
+            return self.work.take(heard)
         except WireError:
             raise
         except HsflError as error:

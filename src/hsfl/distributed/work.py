@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from hsfl.distributed import wire_pb2 as wire
-from hsfl.distributed.membership import Send
+from hsfl.distributed.membership import Heard, Send
 from hsfl.distributed.places import Places
 from hsfl.distributed.saves import Saves
 from hsfl.distributed.tensors import Packed, WireError, check_count, pack, unpacked
@@ -49,7 +49,7 @@ class Work(ABC):
         """Whom children are waiting for, as far as they said so."""
         self._said: list[str] = []
         """Whom the parent was told that this machine is waiting for."""
-        self._early: list[tuple[str, wire.Message, Sequence[Packed], float, float]] = []
+        self._early: list[Heard] = []
         """What came by another stream before the command that it belongs to."""
         self._at_s = self._way_s = 0.0
         """When the message came that is being taken, and how long it was on its way."""
@@ -84,26 +84,17 @@ class Work(ABC):
     def kept(self) -> dict[str, torch.Tensor]:
         """All that it holds, by the keys of files of backends: tensors that can be written to."""
 
-    def take(
-        self,
-        source: str,
-        message: wire.Message,
-        tensors: Sequence[Packed] = (),
-        at_s: float = 0.0,
-        way_s: float = 0.0,
-    ) -> list[Send]:
-        """What to send in answer to a message of a command; WireError if that peer may not send it.
-
-        It came at `at_s`, by the clock of this machine, and was `way_s` on its way.
-        """
+    def take(self, heard: Heard) -> list[Send]:
+        """What to send in answer to a message of a command; WireError if that peer may not send it."""
+        source, message = heard.name, heard.message
         kind = message.WhichOneof("body")
-        self._at_s, self._way_s = at_s or time.monotonic(), way_s
+        self._at_s, self._way_s = heard.at_s or time.monotonic(), heard.way_s
         if kind in COMMANDS and source == self.parent:
             return self._command(kind, message)
         if kind == "failed" and source in self.children:
             return [Send(self.parent, message)]
         if message.number > self._number and len(self._early) < 2 * len(self.places.entities):
-            self._early.append((source, message, tensors, at_s, way_s))
+            self._early.append(heard)
             return []
         if message.number != self._number:
             raise WireError(f"{kind} of another command")
@@ -117,7 +108,7 @@ class Work(ABC):
         handler: Callable[[str, Any, Sequence[Packed]], list[Send]] | None = getattr(self, f"_take_{kind}", None)
         if handler is None:
             raise WireError(f"{kind}, which {self.name} does not expect from it")
-        return [*handler(source, getattr(message, str(kind)), tensors), *self._ended()]
+        return [*handler(source, getattr(message, str(kind)), heard.tensors), *self._ended()]
 
     def _command(self, kind: str, message: wire.Message) -> list[Send]:
         self._epoch, self._number = message.epoch, message.number
@@ -128,7 +119,7 @@ class Work(ABC):
         sent += [*self._begin(kind, getattr(message, kind)), *self._ended()]
         early, self._early = self._early, []
         for one in early:
-            sent += self.take(*one)
+            sent += self.take(one)
         return sent
 
     def _receivers(self, command: wire.Message) -> tuple[str, ...]:
