@@ -187,6 +187,7 @@ class Machines(EntityBackend):
             for name in self.places.nodes
         }
         self.coordinator.start(self._mark(), states)
+        self.coordinator.together(lambda ask: None)  # nobody's time runs before all are there
 
     @contextmanager
     def _timed(self, kind: str) -> Iterator[None]:
