@@ -40,7 +40,7 @@ joins() {
 joins fed --parent 10.77.0.1:7000 --listen 10.77.0.1:7001 &
 joins server-1 --parent 10.77.0.1:7000 --fed 10.77.0.1:7001 --listen 10.77.0.1:7002 &
 for n in 1 2; do
-  ip netns exec lab-$n hsfl node "$scenario" --name sensor-$n --certificates keys --token keys/token \
+  ip netns exec lab-$n hsfl node "$scenario" --name sensor-$n --certificates keys --token keys/sensor-$n.token \
     --parent 10.77.0.1:7002 --fed 10.77.0.1:7001 &
 done
 hsfl run "$scenario" --listen 10.77.0.1:7000 --certificates keys --token keys/token --out run

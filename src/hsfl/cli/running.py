@@ -45,7 +45,11 @@ from hsfl.scenario.reading import read_scenario
 
 TokenOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", callback=usable, help="A file with the token that all machines of the run show."),
+    typer.Option(
+        metavar="FILE",
+        callback=usable,
+        help="A file with the run's token, or with that of this machine, if nobody dials it (hsfl certificates).",
+    ),
 ]
 CertificatesOption = Annotated[
     Path | None,
@@ -225,8 +229,9 @@ def certificates(
     names = [COORDINATOR, *places_of(loaded).nodes]
     write_certificates(out, names)
     show(
-        f"Wrote certificates of {len(names)} machines and a token to {out}: give each machine authority.pem, token and "
-        "the .pem and .key of its own name; authority.key signs others, so keep it to yourself"
+        f"Wrote certificates and tokens of {len(names)} machines to {out}: give each machine authority.pem and the "
+        ".pem, .key and .token of its own name, and token to those that listen; authority.key signs others, so keep it "
+        "to yourself"
     )
 
 

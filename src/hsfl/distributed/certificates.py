@@ -13,14 +13,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from hsfl.distributed.security import TOKEN_BYTES
+from hsfl.distributed.security import TOKEN_BYTES, token_of
 from hsfl.errors import HsflError
 
 _DAYS = 365
 
 
 def write_certificates(folder: Path, names: Sequence[str]) -> None:
-    """authority.pem and .key, NAME.pem and .key for every machine, and a token, into a new folder.
+    """authority.pem and .key, the run's token, and NAME.pem, .key and .token for every machine, into a new folder.
 
     Keys are for their owner only. The authority's key signs more machines; nobody needs it to run.
     """
@@ -49,7 +49,9 @@ def write_certificates(folder: Path, names: Sequence[str]) -> None:
                 .sign(authority_key, hashes.SHA256())
             )
             _write(folder, name, certificate, key)
-        _private(folder / "token", secrets.token_urlsafe(TOKEN_BYTES).encode() + b"\n")
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        for name, own in [("token", token), *((f"{name}.token", token_of(name, token)) for name in names)]:
+            _private(folder / name, own.encode() + b"\n")
     except OSError as error:
         raise HsflError(f"{folder}: cannot be written ({error.strerror}); choose another place") from None
 

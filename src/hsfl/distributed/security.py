@@ -1,4 +1,4 @@
-"""Who may speak: a token that all machines of a run share, certificates that name each of them, or both."""
+"""Who may speak: a token of the run or one for each of its machines, certificates that name them, or both."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ class Security:
     """What a machine shows, and what it asks of others."""
 
     token: str | None = None
+    """The run's, or that of the machine's own name, which suffices for those whom nobody dials."""
     authority: bytes | None = None
     """The certificate that all machines' certificates are signed with; with it, streams are encrypted."""
     certificate: bytes | None = None
@@ -45,11 +46,18 @@ class Security:
 
         `certified` are the names in its certificate, which has been checked.
         """
-        if self.token is not None and not hmac.compare_digest(token.encode(), self.token.encode()):
-            return "the token is missing or wrong; give the one that the run was started with"
+        if self.token is not None and not any(
+            hmac.compare_digest(token.encode(), known.encode()) for known in (self.token, token_of(name, self.token))
+        ):
+            return f"the token is missing or wrong; give the one that the run was started with, or that of {name[:60]}"
         if self.encrypted and name not in certified:
             return f"the certificate is of {', '.join(certified) or 'nobody'}; use that of {name}"
         return None
+
+
+def token_of(name: str, token: str) -> str:
+    """A machine's own token, made of the run's: it tells nobody the run's, and is of no use under another name."""
+    return hmac.new(token.encode(), name.encode(), "sha256").hexdigest()
 
 
 def _bytes(path: Path) -> bytes:
