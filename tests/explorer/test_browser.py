@@ -15,7 +15,6 @@ import pytest
 
 import hsfl
 from hsfl.explorer.planning import PlanPage
-from hsfl.explorer.server import PageServer
 from hsfl.explorer.site import serve
 from hsfl.explorer.watching import RunsPage
 from hsfl.scenario.toml_format import toml_or_text
@@ -35,14 +34,6 @@ def browser() -> Iterator[Any]:
         found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield found
         found.close()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PageServer]:
-    found = serve(PlanPage(hsfl.load_scenario("paper"), "paper"), host="127.0.0.1", port=0)
-    found.start()
-    yield found
-    found.close()
 
 
 Opened = Callable[..., Any]

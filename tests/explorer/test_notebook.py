@@ -97,3 +97,9 @@ def test_the_page_is_served_until_it_is_closed(tmp_path) -> None:
 def test_a_name_that_is_not_there_is_refused() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         hsfl.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("what", [42, [], [42], None])
+def test_what_cannot_be_explored_is_one_sentence(what) -> None:
+    with pytest.raises(HsflError, match=r"^hsfl\.explore\(.*\): give a scenario, a run, or the folders of runs$"):
+        hsfl.explore(what)

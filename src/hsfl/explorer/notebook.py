@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 
 from hsfl import api
+from hsfl.errors import HsflError
 from hsfl.explorer.planning import PlanPage
 from hsfl.explorer.site import serve
 from hsfl.explorer.watching import RunsPage
@@ -50,7 +51,9 @@ def explore(
     """
     if isinstance(what, Scenario):
         return Explorer(PlanPage(what, None), None, port, height)
-    places = [what] if isinstance(what, str | Path | Run) else list(what)
+    places = [what] if isinstance(what, str | Path | Run) else list(what) if isinstance(what, Sequence) else []
+    if not places or not all(isinstance(place, str | Path | Run) for place in places):
+        raise HsflError(f"hsfl.explore({what!r}): give a scenario, a run, or the folders of runs")
     folders = [place.folder if isinstance(place, Run) else Path(place) for place in places]
     if len(places) == 1 and not folders[0].is_dir():
         name = str(what)

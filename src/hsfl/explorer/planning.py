@@ -83,12 +83,11 @@ class PlanPage:
         """The plan and everything around it, and a plan by hand beside it."""
         base = self._base(asked)
         scenario = _changed(base, asked)
-        result = self._planned(scenario, asked)
+        result = api.plan(scenario, **_options(asked))
         problem = scenario.problem
         view = plan_view(problem, result, scenario.caveat)
         return view | {
-            "fields": [asdict(field) for field in form(scenario)],
-            "base": [asdict(field) for field in form(base)],
+            **_fields(scenario, base),
             "own": _own(scenario, result, asked),
             "commands": self._commands(asked),
         }
@@ -96,7 +95,7 @@ class PlanPage:
     def compare(self, asked: PlanAsked, gone: Gone) -> dict[str, Any]:
         """What other ways of choosing would cost."""
         scenario = _changed(self._base(asked), asked)
-        result = self._planned(scenario, asked)
+        result = api.plan(scenario, **_options(asked))
         problem = replace(scenario.problem, learning_rate=result.evaluation.learning_rate)
         others = []
         for other in alternatives(problem, result.plan, allow_empty_tiers=asked.allow_empty_tiers):
@@ -144,11 +143,7 @@ class PlanPage:
         except HsflError:
             scenario = base
         tiers = [{"name": tier.name, "colour": tier_colour(m)} for m, tier in enumerate(scenario.spec.tiers)]
-        fields = {
-            "fields": [asdict(field) for field in form(scenario)],
-            "base": [asdict(field) for field in form(base)],
-        }
-        return fields | {"tiers": tiers}
+        return {**_fields(scenario, base), "tiers": tiers}
 
     def _base(self, asked: PlanAsked) -> Scenario:
         if not asked.scenario:
@@ -158,9 +153,6 @@ class PlanPage:
                 f"scenario = {asked.scenario}: no such built-in scenario; there are {', '.join(scenario_names())}"
             )
         return api.load_scenario(asked.scenario)
-
-    def _planned(self, scenario: Scenario, asked: PlanAsked) -> PlanResult:
-        return api.plan(scenario, **_options(asked))
 
     def _commands(self, asked: PlanAsked) -> dict[str, str]:
         """What to type for the same; a field that is taken away needs the saved file."""
@@ -179,6 +171,11 @@ class PlanPage:
             if asked.own.intervals is not None:
                 train += ["--intervals", ",".join(map(str, asked.own.intervals))]
         return {"plan": shlex.join(plan), "train": shlex.join(train), "save_first": str(name == "scenario.toml")}
+
+
+def _fields(scenario: Scenario, base: Scenario) -> dict[str, Any]:
+    """The fields as they are in a window, and as they were."""
+    return {"fields": [asdict(field) for field in form(scenario)], "base": [asdict(field) for field in form(base)]}
 
 
 def _options(asked: PlanAsked) -> dict[str, Any]:

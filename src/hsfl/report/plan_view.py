@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ from hsfl.errors import HsflError, InfeasibleError
 from hsfl.planner.baselines import Alternative
 from hsfl.planner.result import Evaluation, PlanResult
 from hsfl.problem.problem import Problem
-from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import tier_layers
 from hsfl.problem.units import format_bits, format_flops, format_seconds
 from hsfl.report.colours import tier_colour
@@ -24,10 +22,12 @@ from hsfl.report.plan_words import (
     layer_names,
     limit_name,
     limits_text,
+    model_text,
     notes,
     round_steps,
+    system_text,
 )
-from hsfl.report.words import codes_text, counted, numbers
+from hsfl.report.words import codes_text, counted, finite, numbers
 
 #: More cut vectors are shown cut by cut.
 _SHOWN = 5_000
@@ -35,11 +35,10 @@ _SHOWN = 5_000
 
 def plan_view(problem: Problem, result: PlanResult, caveat: str | None = None) -> dict[str, Any]:
     """The plan, what is proven of it, the layers it cuts and the plans around it."""
-    tiers = problem.system.tiers
     return {
         "scenario": result.scenario,
-        "system": " → ".join(counted(tier.entities, tier.name) for tier in tiers),
-        "model": f"{problem.num_layers} layers, {format_bits(problem.profile.parameter_bits.sum())} of parameters",
+        "system": system_text(problem),
+        "model": model_text(problem),
         "claim": claim(result, caveat),
         "status": result.status,
         "caveat": caveat,
@@ -48,7 +47,7 @@ def plan_view(problem: Problem, result: PlanResult, caveat: str | None = None) -
         "plan": evaluation_view(problem, result.evaluation),
         "landscape": _landscape(problem, result),
         "intervals": [
-            {"tier": tier, "at": at.tolist(), "seconds": _finite(seconds)}
+            {"tier": tier, "at": at.tolist(), "seconds": finite(seconds)}
             for tier, at, seconds in over_intervals(problem, result.evaluation)
         ],
     }
@@ -166,11 +165,6 @@ def _landscape(problem: Problem, result: PlanResult) -> dict[str, Any]:
     except InfeasibleError as error:
         return {"error": str(error)}
     if problem.system.num_tiers == 3 and len(landscape.cuts) <= _SHOWN:
-        return {"cuts": landscape.cuts.tolist(), "seconds": _finite(landscape.seconds)}
+        return {"cuts": landscape.cuts.tolist(), "seconds": finite(landscape.seconds)}
     curves = [landscape.best_by_cut(m) for m in range(problem.system.num_tiers - 1)]
-    return {"curves": [{"at": at.tolist(), "seconds": _finite(seconds)} for at, seconds in curves]}
-
-
-def _finite(seconds: FloatArray) -> list[float | None]:
-    """For JSON, which has no infinity."""
-    return [float(value) if math.isfinite(value) else None for value in seconds]
+    return {"curves": [{"at": at.tolist(), "seconds": finite(seconds)} for at, seconds in curves]}

@@ -10,6 +10,7 @@ from hsfl.problem.plan import NEVER
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray, LayerProfile
 from hsfl.problem.units import format_bits, format_flops, format_rate, format_seconds
+from hsfl.report.words import counted
 
 _LIMIT = {
     "compute": "{tier} compute",
@@ -59,6 +60,15 @@ def average_round(e: Evaluation) -> float:
     """T_S + sum_m T_{m,A}/I_m."""
     pairs = zip(e.aggregation_latency_s, e.plan.intervals, strict=True)
     return e.split_latency_s + sum(seconds / interval for seconds, interval in pairs)
+
+
+def system_text(problem: Problem) -> str:
+    """The tiers and how many machines each has."""
+    return " → ".join(counted(tier.entities, tier.name) for tier in problem.system.tiers)
+
+
+def model_text(problem: Problem) -> str:
+    return f"{problem.num_layers} layers, {format_bits(problem.profile.parameter_bits.sum())} of parameters"
 
 
 def claim(result: PlanResult, caveat: str | None) -> str:

@@ -16,7 +16,7 @@ from hsfl.report.colours import RUNS, tier_colour
 from hsfl.report.measured import is_measured, kind_of_time
 from hsfl.report.page import ended_by, percent, run_labels, summary_rows, what_you_see
 from hsfl.report.runs import CLIENTS_SHOWN, smooth
-from hsfl.report.words import forecast_text, numbers
+from hsfl.report.words import finite, forecast_text, numbers
 from hsfl.runs.reading import Run, total_bytes
 from hsfl.runs.stopping import round_limit
 from hsfl.scenario.schema import ScenarioFile
@@ -27,7 +27,7 @@ _X = ("time", "round", "bytes")
 
 
 def runs_view(runs: Sequence[Run]) -> dict[str, Any]:
-    """Every run that has begun, and runs that differ in nothing but seeds together."""
+    """Every run that has begun, and runs that differ in seeds at most together."""
     header, rows = summary_rows(runs)
     labels = run_labels(runs)
     return {
@@ -63,7 +63,7 @@ def _group(runs: Sequence[Run], labels: Sequence[str], members: Sequence[int]) -
     group: dict[str, Any] = {"members": list(members), "colour": RUNS[members[0] % len(RUNS)]}
     if len(members) == 1:
         return group | {"label": labels[members[0]]}
-    label = f"{runs[members[0]].strategy}, {len(members)} seeds"
+    label = f"{runs[members[0]].strategy}, {len(members)} runs"
     lines = [{line.round: line for line in runs[i].evaluations()} for i in members]
     common = sorted(set.intersection(*(set(of) for of in lines)))
     group["label"] = label
@@ -72,9 +72,9 @@ def _group(runs: Sequence[Run], labels: Sequence[str], members: Sequence[int]) -
         if values.size:
             group[name] = {
                 **{x: np.mean([[_x(of[r])[x] for r in common] for of in lines], axis=0).tolist() for x in _X},
-                "mean": _plain(values.mean(axis=0)),
-                "low": _plain(values.min(axis=0)),
-                "high": _plain(values.max(axis=0)),
+                "mean": finite(values.mean(axis=0)),
+                "low": finite(values.min(axis=0)),
+                "high": finite(values.max(axis=0)),
             }
     return group
 
@@ -144,7 +144,7 @@ def _x(line: RoundRecord) -> dict[str, float]:
 
 def _curve(lines: Sequence[RoundRecord], heights: Sequence[float]) -> dict[str, Any]:
     places = [_x(line) for line in lines]
-    return {x: [place[x] for place in places] for x in _X} | {"y": _plain(np.array(heights, dtype=float))}
+    return {x: [place[x] for place in places] for x in _X} | {"y": finite(np.array(heights, dtype=float))}
 
 
 def _clients(run: Run) -> dict[str, Any] | None:
@@ -155,7 +155,7 @@ def _clients(run: Run) -> dict[str, Any] | None:
         return None
     values = np.array([(line.losses or [])[:CLIENTS_SHOWN] for line in lines], dtype=float)
     count = len(lines[-1].losses or [])
-    return {"round": [line.round for line in lines], "count": count, "losses": [_plain(row) for row in values]}
+    return {"round": [line.round for line in lines], "count": count, "losses": [finite(row) for row in values]}
 
 
 def _drift(run: Run) -> list[dict[str, Any]]:
@@ -166,7 +166,7 @@ def _drift(run: Run) -> list[dict[str, Any]]:
         lines = [lines[i] for i in _some(len(lines))]
         if lines:
             kinds = {
-                kind: _plain(np.array([getattr(drift, kind) for _, drift in lines], dtype=float))
+                kind: finite(np.array([getattr(drift, kind) for _, drift in lines], dtype=float))
                 for kind in ("measured", "refined", "paper")
             }
             found.append({"tier": tier, "colour": tier_colour(m), "round": [r for r, _ in lines], **kinds})
@@ -196,8 +196,3 @@ def _plans(run: Run) -> dict[str, Any] | None:
 def _some(count: int, most: int = _POINTS) -> list[int]:
     """Places of at most so many of them, the last among them."""
     return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))}) if count else []
-
-
-def _plain(values: Any) -> list[float | None]:
-    """For JSON, which has neither infinity nor NaN."""
-    return [float(value) if math.isfinite(value) else None for value in values]

@@ -29,8 +29,10 @@ from hsfl.report.plan_words import (
     layer_names,
     limit_name,
     limits_text,
+    model_text,
     notes,
     round_steps,
+    system_text,
 )
 from hsfl.report.words import codes_text, counted, numbers
 from hsfl.scenario.scenario import Scenario
@@ -42,8 +44,8 @@ def plan_report(problem: Problem, result: PlanResult, caveat: str | None = None)
     """Everything about a planned scenario; a caveat, as `Scenario.caveat` has it, bounds what is proven."""
     e, clients = result.evaluation, problem.system.num_clients
     return Group(
-        Text(f"{result.scenario}: {_describe_system(problem)}", style="bold"),
-        Text(f"{problem.num_layers} layers, {format_bits(problem.profile.parameter_bits.sum())} of parameters"),
+        Text(f"{result.scenario}: {system_text(problem)}", style="bold"),
+        Text(model_text(problem)),
         Text(claim(result, caveat)),
         *(Text(note, style="yellow") for note in notes(problem)),
         Text(),
@@ -56,10 +58,6 @@ def plan_report(problem: Problem, result: PlanResult, caveat: str | None = None)
         Text(),
         Text(limits_text(problem, e)),
     )
-
-
-def _describe_system(problem: Problem) -> str:
-    return " → ".join(counted(tier.entities, tier.name) for tier in problem.system.tiers)
 
 
 def _tier_table(problem: Problem, evaluation: Evaluation) -> Grid:

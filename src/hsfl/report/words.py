@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 from hsfl.problem.plan import NEVER
 from hsfl.problem.system import Tier
@@ -28,6 +29,11 @@ def _plural(name: str) -> str:
 def numbers(values: Sequence[int]) -> str:
     """Cuts or intervals: "5, 6, never"."""
     return ", ".join("never" if value >= NEVER else str(value) for value in values)
+
+
+def finite(values: Iterable[float]) -> list[float | None]:
+    """For JSON, which has neither infinity nor NaN."""
+    return [float(value) if math.isfinite(value) else None for value in values]
 
 
 def forecast_text(forecast: ForecastRecord) -> str:
