@@ -145,7 +145,7 @@ def train(
 @warnings_in_one_line()
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", callback=usable, help="Folders that hsfl train wrote.")
+        list[Path], typer.Argument(metavar="RUN...", callback=usable, help="Folders that hsfl train or hsfl run wrote.")
     ],
     out: Annotated[
         Path | None,
