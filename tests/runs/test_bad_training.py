@@ -211,7 +211,8 @@ def test_what_is_no_path_is_one_sentence(here, kind, call):
     with pytest.raises(hsfl.HsflError) as error:
         call(path)
     sentence = (
-        rf"{re.escape(printable(path))}: .*({said})\)?; (choose another --out|give a folder that hsfl train or hsfl run wrote)"
+        rf"{re.escape(printable(path))}: .*({said})\)?; "
+        "(choose another --out|give a folder that hsfl train or hsfl run wrote)"
     )
     assert re.fullmatch(sentence, str(error.value))
     assert contents(here) == before

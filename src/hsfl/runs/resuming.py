@@ -160,7 +160,8 @@ def _started(folder: Path, key: str) -> str | None:
             raise ValueError
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         raise HsflError(
-            f"{folder / 'environment.json'}: cannot be read, or has no {key}; give a folder that hsfl train or hsfl run wrote"
+            f"{folder / 'environment.json'}: cannot be read, or has no {key}; give a folder that hsfl train or "
+            "hsfl run wrote"
         ) from None
     return value
 
