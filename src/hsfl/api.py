@@ -141,7 +141,7 @@ def backend(
     `layers` is the model as a list of torch modules, such as the children of `hsfl.models.chain`, `hosts[m][n]` the
     entity of tier m that serves client n, `cuts` M-1 counts of layers, `optimizer` for example
     ``{"name": "sgd", "lr": 0.01, "momentum": 0.9}``. Options: `loss` (of outputs and targets; default cross entropy),
-    `averaging` ("plain", "corrected", or a rule of `hsfl.engine.averaging`), `codes` (how links write what they carry:
+    `averaging` ("plain", "corrected", "fedprox", "fedavgm", "fedadam", or a rule of `hsfl.engine.averaging`), `codes` (how links write what they carry:
     "int8" for all of them, or for each tier a name or a table such as ``{"up": "int4", "down": "int8"}``), `dtype`,
     `device`, `precision` ("fp32", "tf32", "bf16"), `seed` (of dropout), `capture` (False: no CUDA graphs) and `data`
     (what `train_round` trains on). Tiers, entities, clients and layers count from 0 here. Needs torch.

@@ -60,9 +60,9 @@ def assert_same(machines: Machines, reference: ReferenceBackend) -> None:
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_machines_equal_the_reference(seed: int, tmp_path: Path) -> None:
-    options = {"averaging": rule(RULES[seed % 3]), "codes": "int8" if seed in (3, 4) else None}
+@pytest.mark.parametrize(("seed", "name"), [*enumerate(2 * RULES), (3, "fedadam"), (7, "fedavgm")])
+def test_machines_equal_the_reference(seed: int, name: str, tmp_path: Path) -> None:
+    options = {"averaging": rule(name), "codes": "int8" if seed in (3, 4) else None}
     if seed == 5:
         task = Task(seed)
         tiers = task.tree.tiers
@@ -78,7 +78,7 @@ def test_machines_equal_the_reference(seed: int, tmp_path: Path) -> None:
 def test_crashes_and_broken_streams_change_nothing(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dozen faults at any message, several at once; machines save every other round."""
     monkeypatch.setattr("hsfl.distributed.machines.SAVE_EVERY", 2)
-    task = Task(seed, averaging=rule(RULES[seed % 3]), codes="int8" if seed % 2 else None)
+    task = Task(seed, averaging=rule([*RULES, "fedadam"][seed]), codes="int8" if seed % 2 else None)
     machines, network = connected(task, tmp_path, random.Random(seed), faults=12)
     reference = task.reference()
     train_alike(task, reference, machines, 8)

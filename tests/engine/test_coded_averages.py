@@ -148,7 +148,7 @@ def test_averages_by_hand(kind: str, name: str) -> None:
         change = codec.passed(mean)
         server, last = mean - change, last + change
         backend.average(0)
-        (kept,) = backend._unsent(0)
+        (kept,) = backend._of_server(0, "unsent")
         torch.testing.assert_close(flat(kept), server, rtol=0, atol=1e-12)
         for j in (0, 1):
             state, slots = backend._held(0, j)
@@ -213,17 +213,19 @@ def test_what_is_unsent_moves_with_a_layer(kind: str) -> None:
     backend.average(0)
     key = "1.0.weight"
     before = [backend._held(0, j)[1][f"unsent.{key}"].clone() for j in range(4)]
-    server = backend._unsent(0)[0][key].clone()
+    server = backend._of_server(0, "unsent")[0][key].clone()
     assert server.any() and all(left.any() for left in before)
     backend.move((1, 4))
     means = [sum(before[:3]) / 3, before[3]]
     for j, mean in enumerate(means):
         torch.testing.assert_close(backend._held(1, j)[1][f"unsent.{key}"], mean, rtol=0, atol=1e-15)
-    assert torch.equal(backend._unsent(1)[0][key], server) and key not in backend._unsent(0)[0]
+    assert (
+        torch.equal(backend._of_server(1, "unsent")[0][key], server) and key not in backend._of_server(0, "unsent")[0]
+    )
     backend.move((1, 1))  # to the only machine at the top, which keeps none, and back
-    assert not backend._unsent(2) and "unsent" not in "".join(backend._held(2, 0)[1])
+    assert not backend._of_server(2, "unsent") and "unsent" not in "".join(backend._held(2, 0)[1])
     backend.move((1, 4))
-    assert not backend._unsent(1)[0][key].any() and not backend._held(1, 0)[1][f"unsent.{key}"].any()
+    assert not backend._of_server(1, "unsent")[0][key].any() and not backend._held(1, 0)[1][f"unsent.{key}"].any()
 
 
 @pytest.mark.parametrize(("kind", "other"), list(itertools.product(KINDS, KINDS)))
@@ -342,7 +344,7 @@ def test_coded_averages_find_the_optimum(kind: str) -> None:
             backend.average(0)
             means.append(backend.global_state()["0.shift"].clone())
             if not kept:
-                for left in (*backend._unsent(0), *(backend._held(0, j)[1] for j in range(5))):
+                for left in (*backend._of_server(0, "unsent"), *(backend._held(0, j)[1] for j in range(5))):
                     for tensor in left.values():
                         tensor.zero_()
         errors[kept] = (torch.stack(means[-100:]).mean(0) - known).abs().max()

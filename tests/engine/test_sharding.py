@@ -83,6 +83,7 @@ def assert_same_files(both: list[StackedBackend], folder: Path) -> None:
         (3, {"model": ("none", 0.0), "optimizer": "momentum", "averaging": "corrected", "codes": "int8"}),
         (4, {"model": ("batch", 0.0), "optimizer": "sgd", "codes": "int4"}),
         (7, {"model": ("batch", 0.0), "optimizer": "momentum", "codes": "int8"}),
+        (8, {"model": ("none", 0.0), "optimizer": "sgd", "averaging": "fedadam", "codes": "int8"}),
     ],
 )
 def test_processes_give_the_numbers_of_one(

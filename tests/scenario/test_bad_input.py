@@ -214,7 +214,7 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "unknown optimizer": ({"training.optimizer": "adagrad"}, ['training.optimizer = "adagrad"', "'adam' or 'adamw'"]),
     "unknown averaging": (
         {"training.averaging": "median"},
-        ['training.averaging = "median"', "'plain' or 'corrected'"],
+        ['training.averaging = "median"', "'plain', 'corrected', 'fedprox'"],
     ),
     "corrected averages of adam": (
         {"training.averaging": "corrected", "training.optimizer": "adam"},
@@ -223,6 +223,34 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "corrected averages of momentum that is averaged": (
         {"training.averaging": "corrected", "training.average_optimizer": True},
         ["training.average_optimizer = true", 'training.averaging = "corrected"', "remove average_optimizer"],
+    ),
+    "a pull without fedprox": (
+        {"training.averaging": "fedadam", "training.proximal": 0.1},
+        ['training.proximal = 0.1: only with averaging = "fedprox"; remove it'],
+    ),
+    "a server without steps": (
+        {"training.server": {"learning_rate": 0.1}},
+        ['training.server: averaging = "plain" has none', "fedavgm, fedadam, fedyogi, fedadagrad", "remove it"],
+    ),
+    "a server's setting of another rule": (
+        {"training.averaging": "fedadam", "training.server": {"momentum": 0.5}},
+        ['training.server.momentum = 0.5: averaging = "fedadam" has learning_rate, betas, tau; remove it'],
+    ),
+    "a server's unknown setting": (
+        {"training.averaging": "fedavgm", "training.server": {"lr": 0.5}},
+        ["unknown field training.server.lr", "learning_rate, momentum, betas, tau"],
+    ),
+    "a server's step of 0": (
+        {"training.averaging": "fedavgm", "training.server": {"learning_rate": 0.0}},
+        ["training.server.learning_rate = 0.0", "it should be greater than"],
+    ),
+    "three betas": (
+        {"training.averaging": "fedadam", "training.server": {"betas": [0.9, 0.9, 0.9]}},
+        ["training.server.betas", "2"],
+    ),
+    "a negative pull": (
+        {"training.averaging": "fedprox", "training.proximal": -1.0},
+        ["training.proximal = -1.0", "greater than or equal to 0"],
     ),
     "momentum without its optimizer": (
         {"training.momentum": 0.9},
@@ -436,7 +464,7 @@ BAD_CALLS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "unknown --averaging": (
         ["plan", "paper", "--averaging", "median"],
-        ['training.averaging = "median"', "'plain' or 'corrected'"],
+        ['training.averaging = "median"', "'plain', 'corrected', 'fedprox'"],
     ),
     "unknown --optimizer": (["profile", "lenet5", "--optimizer", "adagrad"], ["--optimizer adagrad", "adamw"]),
     "--batch-size 0": (["profile", "lenet5", "--batch-size", "0"], ["--batch-size", "1"]),

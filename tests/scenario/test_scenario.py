@@ -328,6 +328,27 @@ def test_corrected_averages_take_memory_where_there_are_several_machines(tmp_pat
     assert (two.client_memory_bits - plain.without_top_tier().client_memory_bits)[-1] == pytest.approx(2 * parameters)
 
 
+@pytest.mark.parametrize("rule", ["fedprox", "fedavgm", "fedadam"])
+def test_server_rules_keep_the_last_average_on_machines(tmp_path, rule):
+    """The rest is with the fed server. Plans are those of plain averages otherwise, and say so of a server's steps."""
+    plain, ruled = (load(tmp_path, {"training.averaging": name}) for name in ("plain", rule))
+    more = ruled.problem.client_memory_bits - plain.problem.client_memory_bits
+    parameters = np.array([0, *np.cumsum(plain.profile.parameter_bits)])
+    assert more == pytest.approx(np.outer([1, 1, 0], parameters))
+    assert plain.caveat is None
+    assert (ruled.caveat is None) == (rule == "fedprox")
+
+
+def test_settings_go_with_the_rule_they_belong_to(tmp_path):
+    scenario = load(tmp_path, {"training.averaging": "fedadam", "training.server": {"tau": 0.1, "betas": [0.5, 0.6]}})
+    assert scenario.spec.training.averaging_settings == {"tau": 0.1, "betas": (0.5, 0.6)}
+    other = scenario.with_overrides({"training.proximal": 0.5, "training.averaging": "fedprox"})
+    assert other.spec.training.server is None
+    assert other.spec.training.averaging_settings == {"strength": 0.5}
+    averaged = other.with_overrides({"training.average_optimizer": True, "training.averaging": "fedavgm"})
+    assert averaged.spec.training.averaging_settings == {"average_state": True}
+
+
 def test_a_profile_that_knows_its_optimizers_state_keeps_it(tmp_path):
     rows = "".join(f"layer{i},9,9,9,9,8,{state}\n" for i, state in enumerate((3, 0, 5, 7)))
     (tmp_path / "own.csv").write_text(HEADER + "\n" + rows)

@@ -40,7 +40,12 @@ SetOption = Annotated[
     ),
 ]
 AveragingOption = Annotated[
-    str | None, typer.Option("--averaging", help="What an average does: plain, or corrected for each machine's pull.")
+    str | None,
+    typer.Option(
+        "--averaging",
+        help="What an average does: plain, corrected for each machine's pull, fedprox, or a step of the fed server: "
+        "fedavgm, fedadam, fedyogi, fedadagrad.",
+    ),
 ]
 CodeOption = Annotated[
     str | None,

@@ -1,7 +1,7 @@
 """The fed server: means of sub-models, weighted by clients, in the order of the entities.
 
-What coded averages have left unsent is all that it keeps. States of entities pass through it to and from the
-coordinator, so that no machine of the tree sees another's.
+What the rule of averages wants kept there, and what coded averages have left unsent, is all that it keeps. States of
+entities pass through it to and from the coordinator, so that no machine of the tree sees another's.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from hsfl.distributed.saves import Saves
 from hsfl.distributed.tensors import Named, Packed, WireError, pack_by_name, unpacked_by_name
 from hsfl.distributed.work import PROBE, Work, pack_average, unpacked_average
 from hsfl.engine.averaging import Tensors
-from hsfl.engine.coded_averages import send
-from hsfl.engine.entities import EntityBackend, drift, mean
+from hsfl.engine.entities import EntityBackend, ServerState, drift, mean
+from hsfl.engine.entity import State, add_share
 from hsfl.engine.entity_probe import summed
 
 
 class FedWork(Work):
     """The part of the fed server in commands."""
 
-    unsent: dict[int, Tensors]
+    server: ServerState
 
     def __init__(self, parts: EntityBackend, places: Places, saves: Saves) -> None:
         super().__init__(parts, places, FED, saves)
@@ -56,13 +56,14 @@ class FedWork(Work):
         self._probe, self._gradients = None, {}
 
     def _make(self) -> None:
-        self.unsent = self.parts.server_unsent(self.parts.cuts)
+        self.server = self.parts.server_state(self.parts.cuts)
 
     def kept(self) -> dict[str, torch.Tensor]:
         by_layer = self.parts._tier_by_layer()
         return {
-            f"unsent.{by_layer[layer]}.{layer}.{name}": tensor
-            for layer, tensors in self.unsent.items()
+            f"{slot}.{by_layer[layer]}.{layer}.{name}": tensor
+            for slot, by_number in self.server.items()
+            for layer, tensors in by_number.items()
             for (name, _), tensor in zip(self.parts._layers[layer].named_parameters(), tensors, strict=True)
         }
 
@@ -79,7 +80,7 @@ class FedWork(Work):
             return []
         if kind == "move":
             self.parts.cuts = tuple(command.cuts)
-            self.unsent = self.parts.server_unsent(self.parts.cuts, self.unsent)
+            self.server = self.parts.server_state(self.parts.cuts, self.server)
         elif kind == "recode":
             self._use(command.codes)
         elif kind == "save":
@@ -119,13 +120,10 @@ class FedWork(Work):
         tier, layers = self._average.tier, list(self._average.layers)
         shares = [float(share) for share in self.places.topology.shares[tier]]
         contributed = [self._contributed[number] for number in range(len(shares))]
-        sizes, codec = self._sizes(layers), None
+        sizes, codec = self._sizes(layers), self.parts.links[tier].average if self.parts.coded[tier] else None
         weights = [values[: sum(sizes)] for values in contributed]
         self._done.drift = float(drift(shares, weights, torch.device("cpu")))
-        average = mean(shares, contributed)
-        if self.parts.coded[tier]:
-            codec = self.parts.links[tier].average
-            average = send(codec, average, [self.unsent[layer] for layer in layers])
+        average = self.parts.answer(tier, layers, mean(shares, contributed), self._average.rounds, self.server)
         message = self._message(mean=wire.Mean())
         tensors = pack_average(average, codec, sizes)
         self._average, self._contributed = None, {}
@@ -220,18 +218,14 @@ class FedWork(Work):
         """The state of a machine, for another."""
         return Send(to, self._message(held=wire.Held(name=name, names=state[0])), state[1])
 
-    def _virtual_average(self) -> dict[str, torch.Tensor]:
+    def _virtual_average(self) -> State:
         """As `Backend.global_state` sums it."""
-        total: dict[str, torch.Tensor] = {}
+        total = State()
         for name, (tier, number) in self.places.entities.items():
             share = float(self.places.topology.shares[tier][number])
             layers = self.parts.layers_of(tier, self.parts.cuts)
             like = {f"{n}.{key}": value for n in layers for key, value in self.parts._layers[n].state_dict().items()}
-            for key, value in unpacked_by_name(self._states[name], like).items():
-                if value.is_floating_point():
-                    total[key] = total[key] + share * value if key in total else share * value
-                else:
-                    total.setdefault(key, value)
+            add_share(total, State(unpacked_by_name(self._states[name], like)), share)
         return total
 
     def _install(self, name: str, given: Named) -> list[Send]:

@@ -163,8 +163,9 @@ class Machines(EntityBackend):
     def _whose(self, key: str, name: str) -> bool:
         """Whether a machine keeps what a file has under this key."""
         kind, tier, rest = key.split(".", 2)
-        if name == FED or kind == "unsent":
-            return name == FED and kind == "unsent"
+        of_server = kind not in ("state", "slot", "last")
+        if name == FED or of_server:
+            return name == FED and of_server
         own_tier, number = self.places.entities[name]
         return int(tier) == own_tier and (kind == "last" or int(rest.partition(".")[0]) == number)
 
@@ -175,8 +176,8 @@ class Machines(EntityBackend):
     def _last(self, tier: int) -> list[State]:
         return [found] if (found := _under(self._kept(), f"last.{tier}.")) else []
 
-    def _unsent(self, tier: int) -> list[State]:
-        return [found] if (found := _under(self._kept(), f"unsent.{tier}.")) else []
+    def _of_server(self, tier: int, slot: str) -> list[State]:
+        return [found] if (found := _under(self._kept(), f"{slot}.{tier}.")) else []
 
     def _take(self, cuts: Sequence[int], about: saving.About, tensors: Mapping[str, torch.Tensor]) -> None:
         self.cuts, self._averaged_at = tuple(cuts), list(about.averaged_at)

@@ -45,6 +45,8 @@ class AveragingRule:
     slots: tuple[str, ...] = ()
     uses_last = False
     """Whether it wants `Held.last`; all entities then leave `adopt` with the same weights."""
+    server_slots: tuple[str, ...] = ()
+    """What the fed server keeps of every weight of an averaged tier, likewise: no machine has it."""
     optimizer: Optimizer
     """Of the backend that the rule serves."""
 
@@ -67,8 +69,17 @@ class AveragingRule:
         changes = [own - last for own, last in zip(held.weights, held.last, strict=True)] if held.last else held.weights
         return [*changes, *self._beside(held)]
 
+    def served(self, average: Tensors, server: dict[str, Tensors], rounds: int) -> Tensors:
+        """What the fed server sends back for the mean of what was contributed for weights, in the same order.
+
+        `server` is what it keeps of them, by name. Arguments are those of `adopt`; what is averaged beside weights goes
+        back as it is.
+        """
+        return average
+
     def adopt(self, held: Held, average: Sequence[torch.Tensor], rounds: int) -> None:
-        """Take over the average of what was contributed, so many rounds after the one before; in place.
+        """Take over what the fed server made of what was contributed, so many rounds after the average before; in
+        place.
 
         Layers that were last averaged at different times, as after a move, are adopted apart.
         """
@@ -143,7 +154,103 @@ class CorrectedRule(AveragingRule):
         return list(torch._foreach_sub(gradients, held.slots["variate"]))
 
 
-RULES: dict[str, type[AveragingRule]] = {"plain": AveragingRule, "corrected": CorrectedRule}
+class ProximalRule(AveragingRule):
+    """FedProx (Li et al., 2020): steps minimise the loss and strength/2 |w - last|^2, so that none goes far alone."""
+
+    uses_last = True
+
+    def __init__(self, strength: float = 0.01, *, average_state: bool = False) -> None:
+        super().__init__(average_state=average_state)
+        self.strength = strength
+
+    def corrected(self, gradients: Tensors, held: Held) -> Tensors:
+        pulls = torch._foreach_sub(held.weights, held.last)
+        return list(torch._foreach_add(gradients, pulls, alpha=self.strength))
+
+
+class ServerMomentumRule(AveragingRule):
+    """FedAvgM (Hsu et al., 2019): the fed server takes the mean change D for a gradient, and steps with momentum.
+
+    v <- momentum v + D;  all go on at last + lr v
+    """
+
+    uses_last = True
+    server_slots = ("server_momentum",)
+
+    def __init__(self, learning_rate: float = 1.0, momentum: float = 0.9, *, average_state: bool = False) -> None:
+        super().__init__(average_state=average_state)
+        self.learning_rate, self.momentum = learning_rate, momentum
+
+    def served(self, average: Tensors, server: dict[str, Tensors], rounds: int) -> Tensors:
+        if not rounds:  # nothing was trained since the average before
+            return average
+        velocities = server["server_momentum"]
+        for velocity, change in zip(velocities, average, strict=True):
+            velocity.mul_(self.momentum).add_(change)
+        return [self.learning_rate * velocity for velocity in velocities]
+
+
+class ServerAdamRule(AveragingRule):
+    """FedAdam (Reddi et al., 2021, algorithm 2): the fed server steps as Adam does, with the mean change D.
+
+        m <- b1 m + (1 - b1) D;  v <- b2 v + (1 - b2) D^2;  all go on at last + lr m / (sqrt(v) + tau)
+
+    v begins at tau^2 and m at 0; neither is corrected for that. What is kept of v is v - tau^2, which begins at 0.
+    """
+
+    uses_last = True
+    server_slots = ("server_mean", "server_square")
+
+    def __init__(
+        self,
+        learning_rate: float = 0.01,
+        betas: tuple[float, float] = (0.9, 0.99),
+        tau: float = 1e-3,
+        *,
+        average_state: bool = False,
+    ) -> None:
+        super().__init__(average_state=average_state)
+        self.learning_rate, self.betas, self.tau = learning_rate, betas, tau
+
+    def served(self, average: Tensors, server: dict[str, Tensors], rounds: int) -> Tensors:
+        if not rounds:  # nothing was trained since the average before
+            return average
+        steps = []
+        for mean, kept, change in zip(server["server_mean"], server["server_square"], average, strict=True):
+            mean.mul_(self.betas[0]).add_(change, alpha=1 - self.betas[0])
+            square = self.next_square(kept + self.tau**2, change.square())
+            kept.copy_(square - self.tau**2)
+            steps.append(self.learning_rate * mean / (square.sqrt() + self.tau))
+        return steps
+
+    def next_square(self, square: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
+        """v, from that of the average before and D^2."""
+        return self.betas[1] * square + (1 - self.betas[1]) * changed
+
+
+class ServerYogiRule(ServerAdamRule):
+    """FedYogi, of the same algorithm: v <- v - (1 - b2) D^2 sign(v - D^2), which falls slowly where changes shrink."""
+
+    def next_square(self, square: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
+        return square - (1 - self.betas[1]) * changed * (square - changed).sign()
+
+
+class ServerAdagradRule(ServerAdamRule):
+    """FedAdagrad, of the same algorithm: v <- v + D^2, with m as in FedAdam; the second beta means nothing."""
+
+    def next_square(self, square: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
+        return square + changed
+
+
+RULES: dict[str, type[AveragingRule]] = {
+    "plain": AveragingRule,
+    "corrected": CorrectedRule,
+    "fedprox": ProximalRule,
+    "fedavgm": ServerMomentumRule,
+    "fedadam": ServerAdamRule,
+    "fedyogi": ServerYogiRule,
+    "fedadagrad": ServerAdagradRule,
+}
 
 
 def averaging_rule(given: str | AveragingRule, optimizer: Optimizer) -> AveragingRule:

@@ -20,7 +20,7 @@ from hsfl.engine import saving
 from hsfl.engine.averaging import UNSENT, AveragingRule, averaging_rule
 from hsfl.engine.checks import checked_batch, checked_clients, checked_cuts, checked_dtype, checked_layers
 from hsfl.engine.coded_averages import all_finite, check_unsent
-from hsfl.engine.entity import State
+from hsfl.engine.entity import State, add_share
 from hsfl.engine.evaluating import evaluated, in_batches
 from hsfl.engine.links import coded, links
 from hsfl.engine.losses import Loss, cross_entropy
@@ -155,7 +155,7 @@ class Backend(ABC):
     def move(self, cuts: Sequence[int]) -> None:
         """Change the cuts: a layer's new host takes the mean over its own clients of their copies, slots alike.
 
-        What a layer's hosts last had in common goes with it, to the bit, and so does what the fed server left unsent.
+        What a layer's hosts last had in common goes with it, to the bit, and so does what the fed server keeps of it.
         """
         cuts = checked_cuts(cuts, self.num_tiers, len(self._layers))
         if cuts == self.cuts:
@@ -198,8 +198,8 @@ class Backend(ABC):
         """All copies there are of the weights that the tier's entities last had in common, by "LAYER.NAME"."""
 
     @abstractmethod
-    def _unsent(self, tier: int) -> list[State]:
-        """What the fed server has left unsent of the tier's layers, by "LAYER.NAME"; of coded averages only."""
+    def _of_server(self, tier: int, slot: str) -> list[State]:
+        """What the fed server keeps of the tier's layers under a name, by "LAYER.NAME"; empty where that is nothing."""
 
     def client_state(self, client: int) -> State:
         """What a client computes with now: parameters and buffers by "LAYER.NAME", in the order of the layers."""
@@ -214,23 +214,17 @@ class Backend(ABC):
         """The virtual average over clients of every layer: the model that is evaluated."""
         total: State = OrderedDict()
         for tier, entity in self.topology.each_entity():
-            share = float(self.topology.shares[tier][entity])
-            state, _ = self._held(tier, entity)
-            for key, value in state.items():
-                if value.is_floating_point():
-                    total[key] = total[key] + share * value if key in total else share * value
-                else:
-                    total.setdefault(key, value)
+            add_share(total, self._held(tier, entity)[0], float(self.topology.shares[tier][entity]))
         return total
 
     def not_finite(self) -> int | None:
         """A client whose weights are not finite; None if all are."""
-        names = {f"{n}.{name}" for n, layer in enumerate(self._layers) for name, _ in layer.named_parameters()}
-        if all_finite(value for name, value in self.global_state().items() if name in names):
+        names = [f"{n}.{name}" for n, layer in enumerate(self._layers) for name, _ in layer.named_parameters()]
+        virtual = self.global_state()
+        if all_finite(virtual[name] for name in names):
             return None
-        states = (self.client_state(n).items() for n in range(self.num_clients))
-        each = (all_finite(value for name, value in state if name in names) for state in states)
-        return next((n for n, finite in enumerate(each) if not finite), 0)
+        states = enumerate(self.client_state(n) for n in range(self.num_clients))
+        return next((n for n, state in states if not all_finite(state[name] for name in names)), 0)
 
     def check_sent(self) -> None:
         """DivergedError if what an entity sent to a coded average was not finite; waits for the device.
@@ -239,7 +233,7 @@ class Backend(ABC):
         on their way, whoever reads them does.
         """
         for tier, clients in enumerate(self.topology.clients):
-            if not all_finite(left for row in self._unsent(tier) for left in row.values()):
+            if not all_finite(left for row in self._of_server(tier, UNSENT) for left in row.values()):
                 slots = (self._held(tier, entity)[1] for entity in range(len(clients)))
                 check_unsent(slots, clients, self.links[tier].average.code)
 
@@ -271,8 +265,8 @@ class Backend(ABC):
     def save(self, path: str | Path) -> None:
         """Write everything to a file (safetensors): cuts, round and what every entity holds.
 
-        Keys: "state.TIER.ENTITY.LAYER.NAME", "slot.TIER.ENTITY.SLOT.LAYER.NAME", "last.TIER.LAYER.NAME" and
-        "unsent.TIER.LAYER.NAME", the fed server's.
+        Keys: "state.TIER.ENTITY.LAYER.NAME", "slot.TIER.ENTITY.SLOT.LAYER.NAME", "last.TIER.LAYER.NAME" and, of the fed
+        server, "SLOT.TIER.LAYER.NAME".
         """
         about = {
             "cuts": self.cuts,
@@ -310,7 +304,8 @@ class Backend(ABC):
             for kind, state in zip(("state", "slot"), self._held(tier, entity), strict=True):
                 found |= {f"{kind}.{tier}.{entity}.{key}": [value] for key, value in state.items()}
         for tier in range(self.num_tiers):
-            for kind, copies in (("last", self._last(tier)), (UNSENT, self._unsent(tier))):
+            for kind in self._keeps_once(tier):
+                copies = self._last(tier) if kind == "last" else self._of_server(tier, kind)
                 for key, value in (item for one in copies for item in one.items()):
                     found.setdefault(f"{kind}.{tier}.{key}", []).append(value)
         return found
@@ -326,7 +321,11 @@ class Backend(ABC):
 
     def _keeps_once(self, tier: int) -> tuple[str, ...]:
         """What is kept once for all entities of a tier."""
-        return (*(("last",) if self._keeps_last(tier) else ()), *((UNSENT,) if self.coded[tier] else ()))
+        return (*(("last",) if self._keeps_last(tier) else ()), *self._server_slots(tier))
+
+    def _server_slots(self, tier: int) -> tuple[str, ...]:
+        own = self.averaging.server_slots if self.topology.averaged[tier] else ()
+        return (*own, *((UNSENT,) if self.coded[tier] else ()))
 
     def _keeps_last(self, tier: int) -> bool:
         """Whether something needs the weights that the tier's entities last had in common; one entity's are its own.

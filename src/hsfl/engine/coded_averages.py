@@ -3,11 +3,12 @@
 Sent are differences to the last average. With Q for what a codec makes of a layer's weights, written one after another:
 
     entity j:    q_j = Q(change_j + unsent_j);  unsent_j <- change_j + unsent_j - q_j
-    fed server:  mean = sum_j share_j q_j;  q = Q(mean + unsent);  unsent <- mean + unsent - q
+    fed server:  mean = rule(sum_j share_j q_j);  q = Q(mean + unsent);  unsent <- mean + unsent - q
     all:         adopt the change q: the same for all of them, to the bit
 
-Only weights are coded. Buffers, and the optimiser's state where that is averaged too, are sent as they are: they have
-no last average to differ from, and of Adam's squares the small ones, which count most, would round to 0.
+The rule is that of averages; the plain one leaves the mean as it is. Only weights are coded. Buffers, and the
+optimiser's state where that is averaged too, are sent as they are: they have no last average to differ from, and of
+Adam's squares the small ones, which count most, would round to 0.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def _send_layer(codec: Codec, changes: Tensors, unsent: Tensors) -> Tensors:
 def coded_mean(
     codec: Codec,
     mean: Callable[[Tensors], Tensors],
+    served: Callable[[Tensors], Tensors],
     contributed: Tensors,
     unsent: Tensors,
     server_unsent: Tensors,
@@ -56,8 +58,9 @@ def coded_mean(
 ) -> Tensors:
     """The average as it arrives, in one row, of what all entities of a tier contribute, with a row each.
 
-    `mean` is that of rows over the tier. `unsent` are the rows of what the entities keep and `server_unsent` the row of
-    the fed server; both are left as they are to be added next time.
+    `mean` is that of rows over the tier, and `served` what the fed server makes of that of changes. `unsent` are the
+    rows of what the entities keep and `server_unsent` the row of the fed server; both are left as they are to be added
+    next time.
     """
     changes, beside = contributed[: len(unsent)], contributed[len(unsent) :]
     average = [torch.zeros_like(row) for row in server_unsent]
@@ -65,7 +68,8 @@ def coded_mean(
         meant = sequences.joined([change + left for change, left in zip(changes, unsent, strict=True)])
         arrives = codec.passed(meant)
         sequences.spread(meant - arrives, unsent)
-        meant = mean([arrives])[0] + sequences.joined(server_unsent)
+        sequences.spread(mean([arrives])[0], average)
+        meant = sequences.joined([a + left for a, left in zip(served(average), server_unsent, strict=True)])
         arrives = codec.passed(meant)
         sequences.spread(meant - arrives, server_unsent)
         sequences.spread(arrives, average)

@@ -7,10 +7,14 @@ from collections.abc import Sequence
 
 import torch
 
-from hsfl.engine.averaging import Tensors
+from hsfl.engine.averaging import UNSENT, Tensors
 from hsfl.engine.backend import Backend
+from hsfl.engine.coded_averages import send
 from hsfl.engine.entity import Entity, LayerCopy
 from hsfl.problem.topology import tier_layers, tier_of
+
+#: What the fed server keeps, by name and layer.
+ServerState = dict[str, dict[int, Tensors]]
 
 
 class EntityBackend(Backend, ABC):
@@ -55,13 +59,24 @@ class EntityBackend(Backend, ABC):
             last.copy_(value)
         return found
 
-    def server_unsent(self, cuts: Sequence[int], before: dict[int, Tensors] | None = None) -> dict[int, Tensors]:
-        """What the fed server keeps of layers whose averages are coded at these cuts: as `before`, or nothing yet."""
-        return {
-            layer: (before or {}).get(layer, [torch.zeros_like(p) for p in self._layers[layer].parameters()])
-            for layer in range(len(self._layers))
-            if self.coded[tier_of(cuts, layer)]
-        }
+    def server_state(self, cuts: Sequence[int], before: ServerState | None = None) -> ServerState:
+        """What the fed server keeps of every layer at these cuts: as `before`, or nothing yet."""
+        found: ServerState = {}
+        for layer in range(len(self._layers)):
+            for slot in self._server_slots(tier_of(cuts, layer)):
+                nothing = [torch.zeros_like(p) for p in self._layers[layer].parameters()]
+                found.setdefault(slot, {})[layer] = (before or {}).get(slot, {}).get(layer, nothing)
+        return found
+
+    @torch.no_grad()
+    def answer(self, tier: int, layers: Sequence[int], mean: Tensors, rounds: int, server: ServerState) -> Tensors:
+        """What the fed server sends back to a tier: what the rule makes of the mean, coded where averages are."""
+        kept = {slot: [t for layer in layers for t in server[slot][layer]] for slot in self._server_slots(tier)}
+        count = sum(len(list(self._layers[layer].parameters())) for layer in layers)
+        average = [*self.averaging.served(mean[:count], kept, rounds), *mean[count:]]
+        if self.coded[tier]:
+            average = send(self.links[tier].average, average, [server[UNSENT][layer] for layer in layers])
+        return average
 
     def layers_of(self, tier: int, cuts: Sequence[int]) -> range:
         """The layers that cuts give a tier."""

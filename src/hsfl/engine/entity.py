@@ -275,6 +275,15 @@ class Entity:
         return [owner for layer in self.layers for owner in layer.buffer_owners()]
 
 
+def add_share(total: State, state: State, share: float) -> None:
+    """Count the state of an entity in, where a mean is summed up; of whole numbers the first ones stay."""
+    for key, value in state.items():
+        if value.is_floating_point():
+            total[key] = total[key] + share * value if key in total else share * value
+        else:
+            total.setdefault(key, value)
+
+
 def _joined(layers: Iterable[Held]) -> Held:
     """What a rule sees of several layers of an entity."""
     parts = list(layers)

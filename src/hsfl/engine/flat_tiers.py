@@ -85,14 +85,14 @@ class FlatTier:
         like: torch.Tensor,
         *,
         keeps_last: bool,
-        coded: bool,
+        server: Sequence[str],
         channels_last: bool,
     ) -> None:
         """As many entities as `like` has rows, each a copy of the templates, in its type and on its device.
 
-        `keeps_last`: the weights that all entities last had in common are kept, in one row. `coded`: so is what the fed
-        server has left unsent. `channels_last`: convolutions' weights lie in memory with their input channels next to
-        each other, and activations follow.
+        `keeps_last`: the weights that all entities last had in common are kept, in one row. `server`: so is what the
+        fed server keeps, by these names. `channels_last`: convolutions' weights lie in memory with their input channels
+        next to each other, and activations follow.
         """
         self.layers = layers
         parameters = [list(t.named_parameters(remove_duplicate=False)) for t in templates]
@@ -121,7 +121,7 @@ class FlatTier:
                     owner, name = self._owner(entity, place, alias)
                     owner._buffers[name] = view
         self.last = self.weights[:1].clone() if keeps_last else None
-        self.unsent = torch.zeros_like(self.weights[:1]) if coded else None
+        self.server = {slot: torch.zeros_like(self.weights[:1]) for slot in server}
 
     def _owner(self, entity: Sequence[nn.Module], place: Place, alias: str | None = None) -> tuple[nn.Module, str]:
         path, _, name = (alias or place.name).rpartition(".")
@@ -148,7 +148,7 @@ class FlatTier:
     def take(self, layer: int, source: FlatTier, mean: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """A layer from the tier that had it: rows as `mean` makes them of the source's, slots that both have alike.
 
-        What its hosts last had in common, and what the fed server left unsent, comes as it is.
+        What its hosts last had in common, and what the fed server keeps of it, comes as it is.
         """
         theirs, own = source.held([layer]), self.held([layer])
         pairs = list(zip(theirs.weights + theirs.buffers, own.weights + own.buffers, strict=True))
@@ -158,8 +158,10 @@ class FlatTier:
             to.copy_(mean(rows))
         for last, rows in zip(own.last, theirs.last or theirs.weights, strict=False):
             last.copy_(rows[:1])
-        for unsent, rows in zip(self.server_unsent([layer]), source.server_unsent([layer]), strict=False):
-            unsent.copy_(rows)
+        before = source.server_slots([layer])
+        for slot, kept in self.server_slots([layer]).items():
+            for own_row, row in zip(kept, before.get(slot, ()), strict=False):
+                own_row.copy_(row)
         whole = dict(whole_buffers(source.entities[0][layer - source.layers.start]))
         for entity in self.entities:
             for name, buffer in whole_buffers(entity[layer - self.layers.start]):
@@ -174,9 +176,9 @@ class FlatTier:
             self._runs(self.last, layers),
         )
 
-    def server_unsent(self, layers: Sequence[int]) -> Tensors:
-        """What the fed server has left unsent of some layers, where averages are coded."""
-        return self._runs(self.unsent, layers)
+    def server_slots(self, layers: Sequence[int]) -> dict[str, Tensors]:
+        """What the fed server keeps of some layers, by name."""
+        return {slot: self._runs(row, layers) for slot, row in self.server.items()}
 
     def _runs(self, flat: torch.Tensor | None, layers: Sequence[int]) -> Tensors:
         return [] if flat is None else [flat[:, columns] for columns in _columns(self.parameters, layers)]
@@ -193,7 +195,7 @@ class FlatTier:
         return [self.weights, self.statistics, *self.slots.values(), *whole]
 
     def named_rows(self, rows: torch.Tensor | None) -> list[OrderedDict[str, torch.Tensor]]:
-        """`last` or `unsent` by "LAYER.NAME", where it is kept."""
+        """`last`, or what the fed server keeps, by "LAYER.NAME", where there is any."""
         each = () if rows is None else rows
         return [OrderedDict((f"{p.layer}.{p.name}", p.view(row)) for p in self.parameters) for row in each]
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from hsfl.engine.coded_averages import send
 from hsfl.engine.entities import EntityBackend, drift, mean
 from hsfl.engine.entity import LayerCopy, State
 from hsfl.engine.precision import arithmetic
@@ -23,8 +22,7 @@ class ReferenceBackend(EntityBackend):
             [self.new_entity(tier, number) for number in range(count)]
             for tier, count in enumerate(self.topology.entities)
         ]
-        self.unsent = self.server_unsent(self.cuts)
-        """What the fed server has left unsent of layers whose averages are coded."""
+        self.server = self.server_state(self.cuts)
 
     def _round(self, inputs: torch.Tensor, targets: torch.Tensor, clients: tuple[int, ...]) -> torch.Tensor:
         present = [[[n for n in entity.clients if n in clients] for entity in tier] for tier in self.entities]
@@ -53,11 +51,10 @@ class ReferenceBackend(EntityBackend):
         return torch.stack(losses)
 
     def _average(self, tier: int, layers: Sequence[int], rounds: int) -> None:
-        """The fed server's part: every entity contributes, all adopt the mean weighted by clients."""
+        """The fed server's part: every entity contributes, all adopt what it makes of the mean weighted by clients."""
         entities, shares = self.entities[tier], [float(share) for share in self.topology.shares[tier]]
-        average = mean(shares, [entity.contribute(layers) for entity in entities])
-        if self.coded[tier]:
-            average = send(self.links[tier].average, average, [self.unsent[layer] for layer in layers])
+        contributed = mean(shares, [entity.contribute(layers) for entity in entities])
+        average = self.answer(tier, layers, contributed, rounds, self.server)
         for entity in entities:
             entity.adopt(layers, average, rounds)
 
@@ -79,7 +76,7 @@ class ReferenceBackend(EntityBackend):
                     for layer in range(len(after))
                     if after[layer] == new
                 ]
-        self.unsent = self.server_unsent(self.cuts, self.unsent)
+        self.server = self.server_state(self.cuts, self.server)
 
     def _moved(self, layer: int, old: int, new: int, entity: int, held: list[list[dict[int, LayerCopy]]]) -> LayerCopy:
         part = self.topology.part(new, old)[entity]
@@ -93,12 +90,12 @@ class ReferenceBackend(EntityBackend):
             for entity in self.entities[tier]
         ]
 
-    def _unsent(self, tier: int) -> list[State]:
-        if not self.coded[tier]:
+    def _of_server(self, tier: int, slot: str) -> list[State]:
+        if slot not in self._server_slots(tier):
             return []
         named = [(n, name) for n in self._tier_layers()[tier] for name, _ in self._layers[n].named_parameters()]
-        unsent = [tensor for n in self._tier_layers()[tier] for tensor in self.unsent[n]]
-        return [State((f"{n}.{name}", tensor) for (n, name), tensor in zip(named, unsent, strict=True))]
+        kept = [tensor for n in self._tier_layers()[tier] for tensor in self.server[slot][n]]
+        return [State((f"{n}.{name}", tensor) for (n, name), tensor in zip(named, kept, strict=True))]
 
     def drift(self, tier: int) -> torch.Tensor:
         copies = [

@@ -95,7 +95,7 @@ class TierKeeps(NamedTuple):
     entities: int
     slots: Sequence[str]
     common: Sequence[str]
-    """What is kept once for all of them: the weights that they last had in common, what the fed server left unsent."""
+    """What is kept once for all of them: the weights that they last had in common, what the fed server keeps."""
 
 
 def expected(layers: Sequence[nn.Module], tiers: Sequence[TierKeeps]) -> dict[str, torch.Tensor]:

@@ -244,13 +244,15 @@ class StackedBackend(Backend):
         rows, mean = self._tiers[tier], partial(self._mean, tier)
         held = rows.held(layers)
         with arithmetic(self.device):  # in full precision, whatever that of rounds
-            contributed = self.averaging.contribute(held)
+            contributed, server = self.averaging.contribute(held), rows.server_slots(layers)
+            served = partial(self.averaging.served, server=server, rounds=rounds)
             if self.coded[tier]:
                 codec, sequences = self.links[tier].average, Sequences(rows.parameters, layers)
-                unsent = held.slots[UNSENT], rows.server_unsent(layers)
-                average = coded_mean(codec, mean, contributed, *unsent, sequences)
+                unsent = held.slots[UNSENT], server[UNSENT]
+                average = coded_mean(codec, mean, served, contributed, *unsent, sequences)
             else:
                 average = mean(contributed)
+                average = [*served(average[: len(held.weights)]), *average[len(held.weights) :]]
             self.averaging.adopt(held, average, rounds)
         rows.keep_last(layers)
 
@@ -304,8 +306,8 @@ class StackedBackend(Backend):
     def _last(self, tier: int) -> list[State]:
         return self._tiers[tier].named_rows(self._tiers[tier].last)
 
-    def _unsent(self, tier: int) -> list[State]:
-        return self._tiers[tier].named_rows(self._tiers[tier].unsent)
+    def _of_server(self, tier: int, slot: str) -> list[State]:
+        return self._tiers[tier].named_rows(self._tiers[tier].server.get(slot))
 
     def _resume(self, round_: int, seed: int) -> None:
         super()._resume(round_, seed)
@@ -323,7 +325,7 @@ class StackedBackend(Backend):
                 self._slots(tier),
                 share,
                 keeps_last=self._keeps_last(tier),
-                coded=self.coded[tier],
+                server=self._server_slots(tier),
                 channels_last=self._channels_last,
             )
             for tier, (layers, share) in enumerate(zip(self._tier_layers(), self._shares, strict=True))

@@ -18,7 +18,11 @@ from hsfl.problem.system import System
 T = TypeVar("T")
 
 #: What each rule of averages keeps on a machine, a copy of the parameters each.
-AVERAGING_KEEPS: dict[str, set[str]] = {"plain": set(), "corrected": {"variate", "last"}}
+AVERAGING_KEEPS: dict[str, set[str]] = {
+    "plain": set(),
+    "corrected": {"variate", "last"},
+    **{rule: {"last"} for rule in ("fedprox", "fedavgm", "fedadam", "fedyogi", "fedadagrad")},
+}
 
 
 @dataclass(frozen=True, eq=False)

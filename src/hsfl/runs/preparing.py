@@ -17,7 +17,7 @@ from hsfl.data.partition import label_counts, partition
 from hsfl.engine import BACKENDS, Backend
 from hsfl.engine.algorithm import Task
 from hsfl.engine.asking import proposed
-from hsfl.engine.averaging import AveragingRule
+from hsfl.engine.averaging import RULES
 from hsfl.engine.losses import targets_of
 from hsfl.engine.running import run_layer
 from hsfl.engine.selfcheck import check_by_client
@@ -126,7 +126,7 @@ def prepare(
             list(range(1, len(spec.tiers))),
             _optimizer(problem, training.optimizer, training.weight_decay),
             data=feed,
-            averaging=AveragingRule(average_state=True) if training.average_optimizer else training.averaging,
+            averaging=RULES[training.averaging](**training.averaging_settings),
             codes=[tier.codes for tier in problem.system.tiers],
             device=device,
             precision=execution.precision,

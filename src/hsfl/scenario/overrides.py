@@ -17,14 +17,16 @@ _ALTERNATIVES = {
     "convergence": [{"target"}, {"rounds", "slack"}],
     "data": [{"name"}, {"factory"}],
 }
+#: Fields that belong to what another one names: an override of that one removes them.
+_BELONGING = {"strategy.name": ("cuts", "intervals"), "training.averaging": ("proximal", "server")}
 
 
 def with_fields(raw: dict[str, Any], overrides: Mapping[str, Any], source: str) -> dict[str, Any]:
     """`raw`, changed in place: values by path, where None removes a field.
 
-    A strategy's name comes first, because the cuts and intervals of the one before go with it.
+    What other fields belong to comes first, because those of what was there before go with it.
     """
-    for path, value in sorted(overrides.items(), key=lambda item: item[0] != "strategy.name"):
+    for path, value in sorted(overrides.items(), key=lambda item: item[0] not in _BELONGING):
         try:
             _override(raw, path, plain(value), source)
         except TypeError as error:
@@ -54,9 +56,8 @@ def _override(raw: dict[str, Any], path: str, value: Any, source: str) -> None:
     if value is None:
         node.pop(keys[-1], None)
         return
-    if path == "strategy.name":
-        for other in ("cuts", "intervals"):  # they belong to the one that was there
-            node.pop(other, None)
+    for other in _BELONGING.get(path, ()):
+        node.pop(other, None)
     group = _ALTERNATIVES.get(keys[0], []) if len(keys) == 2 else []
     if any(keys[-1] in names for names in group):
         for names in group:

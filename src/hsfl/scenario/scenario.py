@@ -23,6 +23,7 @@ from hsfl.scenario.field_errors import first_problem
 from hsfl.scenario.overrides import with_fields
 from hsfl.scenario.schema import ModelSection, ScenarioFile
 from hsfl.scenario.toml_format import toml_value
+from hsfl.scenario.training_sections import SERVER_SETTINGS
 from hsfl.theory.coding import of_all_codes, usual_coding_noise
 from hsfl.theory.convergence import loss_target, target_after
 
@@ -154,8 +155,10 @@ class Scenario:
         )
 
     def _check_averaging(self) -> None:
-        """ScenarioError where corrected averages are asked for beside what excludes them."""
+        """ScenarioError where averages are asked for beside what excludes them."""
         training = self.spec.training
+        if (misplaced := training.misplaced_setting()) is not None:
+            raise ScenarioError(f"{self.source}: {misplaced}")
         if training.averaging != "corrected":
             return
         if training.optimizer not in ("sgd", "momentum"):
@@ -242,13 +245,18 @@ class Scenario:
     @property
     def caveat(self) -> str | None:
         """What a plan for this scenario rests on that does not hold, in a sentence; None where all does."""
-        optimizer = self.spec.training.optimizer
-        if optimizer not in ("adam", "adamw"):
-            return None
-        return (
-            f"the convergence bound is one of SGD and takes {optimizer}'s learning rate for a step, so plans may "
-            "average far too rarely; compare with strategy fixed"
-        )
+        training = self.spec.training
+        if training.optimizer in ("adam", "adamw"):
+            return (
+                f"the convergence bound is one of SGD and takes {training.optimizer}'s learning rate for a step, so "
+                "plans may average far too rarely; compare with strategy fixed"
+            )
+        if training.averaging in SERVER_SETTINGS:
+            return (
+                "the convergence bound is one of SGD with plain averages and does not know the server's steps of "
+                f"{training.averaging}; compare with strategy fixed"
+            )
+        return None
 
     def with_target(self, problem: Problem) -> Problem:
         """Fill in epsilon, as given or by the rounds that full synchronisation would need with these constants.

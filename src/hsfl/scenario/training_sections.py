@@ -5,11 +5,40 @@ Like those of `scenario.schema`, they are all that `hsfl init`, docs/scenario.md
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from hsfl.scenario.field_types import Duration, NotNegative, Positive, Section
+
+
+class ServerSection(Section):
+    """How the fed server steps, where it makes more of an average than the mean."""
+
+    learning_rate: Positive | None = Field(
+        None, description="Of the server's step: by default 1 for fedavgm and 0.01 for the others.", examples=[0.01]
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1)] | None = Field(
+        None, description="Of fedavgm; by default 0.9.", examples=[0.9]
+    )
+    betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] | None = Field(
+        None, description="Of fedadam, fedyogi and fedadagrad; by default [0.9, 0.99].", examples=[[0.9, 0.99]]
+    )
+    tau: Positive | None = Field(
+        None,
+        description="Of the same, what bounds their steps where little changes; by default 0.001.",
+        examples=[1e-3],
+    )
+
+
+_ADAPTIVE = ("learning_rate", "betas", "tau")
+#: The settings of the rules of averages with which the fed server steps.
+SERVER_SETTINGS = {
+    "fedavgm": ("learning_rate", "momentum"),
+    "fedadam": _ADAPTIVE,
+    "fedyogi": _ADAPTIVE,
+    "fedadagrad": _ADAPTIVE,
+}
 
 
 class TrainingSection(Section):
@@ -35,11 +64,24 @@ class TrainingSection(Section):
         description="Averaging a tier averages its optimiser's state too, such as momentum, which then also travels; "
         "otherwise every machine keeps its own.",
     )
-    averaging: Literal["plain", "corrected"] = Field(
+    averaging: Literal["plain", "corrected", "fedprox", "fedavgm", "fedadam", "fedyogi", "fedadagrad"] = Field(
         "plain",
-        description="What an average does: plain (the mean) or corrected (also takes out of each machine's gradients "
+        description="What an average does: plain (the mean); corrected (also takes out of each machine's gradients "
         "what pulls it away from the mean, with sgd and momentum; sends nothing more, and keeps two more copies of the "
-        "parameters on every machine of a tier with several).",
+        "parameters on every machine of a tier with several); fedprox (gradients pull back to the last average); "
+        "fedavgm, fedadam, fedyogi, fedadagrad (the fed server steps with the mean change as if it were a gradient). "
+        "The last five keep one more copy.",
+    )
+    proximal: NotNegative | None = Field(
+        None,
+        description="With averaging = fedprox: how strongly gradients pull back to the last average; by default 0.01.",
+        examples=[0.01],
+    )
+    server: ServerSection | None = Field(
+        None,
+        description="With averaging = fedavgm, fedadam, fedyogi or fedadagrad: a table with some of learning_rate (1 "
+        "for fedavgm, 0.01 for the others), momentum (of fedavgm, 0.9), betas ([0.9, 0.99]) and tau (0.001).",
+        examples=[{"learning_rate": 0.01}],
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
         None,
@@ -52,6 +94,31 @@ class TrainingSection(Section):
     def correctable(self) -> bool:
         """Whether averages can be corrected."""
         return self.optimizer in ("sgd", "momentum") and not self.average_optimizer
+
+    @property
+    def averaging_settings(self) -> dict[str, Any]:
+        """What is said of the rule of averages, as the rule takes it."""
+        settings: dict[str, Any] = {} if self.server is None else self.server.model_dump(exclude_none=True)
+        if "betas" in settings:
+            settings["betas"] = tuple(settings["betas"])
+        if self.proximal is not None:
+            settings["strength"] = self.proximal
+        return settings | ({"average_state": True} if self.average_optimizer else {})
+
+    def misplaced_setting(self) -> str | None:
+        """What is set for another rule of averages than the one named, in a sentence."""
+        if self.proximal is not None and self.averaging != "fedprox":
+            return f'training.proximal = {self.proximal:g}: only with averaging = "fedprox"; remove it'
+        if self.server is None:
+            return None
+        if (known := SERVER_SETTINGS.get(self.averaging)) is None:
+            names = ", ".join(SERVER_SETTINGS)
+            return f'training.server: averaging = "{self.averaging}" has none, only {names}; remove it'
+        for name, value in self.server.model_dump(exclude_none=True).items():
+            if name not in known:
+                rule = f'averaging = "{self.averaging}" has {", ".join(known)}'
+                return f"training.server.{name} = {value}: {rule}; remove it"
+        return None
 
 
 class StoppingSection(Section):
