@@ -324,6 +324,8 @@ def _cost(cost: Mapping[str, Any]) -> list[str]:
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     if not rows:
         return ""
-    lines = [[" ".join(_cell(v).split()).replace("|", "\\|") for v in row] for row in (header, *rows)]
+    texts = [[" ".join(_cell(v).split()) for v in row] for row in (header, *rows)]
+    # As they are, | would end a cell and "[1] [2]" would be a link.
+    lines = [[text.replace("|", "\\|").replace("] [", "] \\[") for text in row] for row in texts]
     lines.insert(1, ["---:" if right else "---" for right in _right(rows)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
