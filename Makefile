@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint quick bench docs protos soak netlab clean
+.PHONY: demo test lint quick bench docs site preview protos soak netlab clean
 
 demo: .venv/base  ## Plan the paper's system; train a small one, planned and naively, and compare
 	mkdir -p out && cd out && rm -rf paper.png planned coded always rarely report
@@ -36,6 +36,12 @@ bench: .venv/dev  ## Measure the planner; writes benchmarks/planner.md
 docs: .venv/base  ## Write docs/scenario.md from the schema and docs/results.md from experiments/
 	$(BIN)/python docs/generate.py
 
+site: .venv/docs  ## The documentation site, in build/site; a link that leads nowhere fails
+	$(BIN)/python docs/build_site.py
+
+preview: .venv/docs  ## The site at http://127.0.0.1:8000, built again whenever a page changes
+	$(BIN)/python docs/build_site.py --preview
+
 protos: .venv/dev  ## Write the Python side of the messages in src/hsfl/distributed/wire.proto
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. hsfl/distributed/wire.proto
 
@@ -54,6 +60,10 @@ clean:
 
 .venv/base: .venv/python pyproject.toml constraints.txt
 	$(INSTALL) --editable '.[torch,plot,run]'
+	@touch $@
+
+.venv/docs: .venv/base
+	$(INSTALL) --editable '.[docs]'
 	@touch $@
 
 .venv/dev: .venv/base
