@@ -33,8 +33,9 @@ quick: .venv/dev  ## Every figure of the paper at its smallest, and whether its 
 bench: .venv/dev  ## Measure the planner; writes benchmarks/planner.md
 	$(BIN)/python benchmarks/planner.py
 
-docs: .venv/base  ## Write docs/scenario.md from the schema and docs/results.md from experiments/
+docs: .venv/base  ## Write docs/scenario.md from the schema, docs/results.md from experiments/, and the pictures of docs/
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/pictures.py
 
 site: .venv/docs  ## The documentation site, in build/site; a link that leads nowhere fails
 	$(BIN)/python docs/build_site.py

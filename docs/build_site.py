@@ -75,7 +75,8 @@ def api_pages() -> dict[str, str]:
     return {
         "api/hsfl.md": f"# import hsfl\n\nWhat the package offers in Python, by name.\n\n{offered}\n",
         "api/extending.md": "# What can be extended\n\nThe classes and functions that your own code replaces or calls. "
-        "[Architecture](../docs/architecture.md#where-to-add-things) says where each belongs.\n\n"
+        "[The tutorial](../docs/tutorials/5-extend.md) shows how, "
+        "[architecture](../docs/architecture.md#where-to-add-things) says where each belongs.\n\n"
         f"{seams}\n",
     }
 

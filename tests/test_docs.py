@@ -27,8 +27,9 @@ from tests.experiments.curves import run
 from tests.test_architecture import ALLOWED, CONFINED
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
 GUIDES = [page for page in PAGES if page.parent.name == "docs" or page.name in ("README.md", "CONTRIBUTING.md")]
+TUTORIALS = [page for page in PAGES if page.parent.name == "tutorials"]
 SHELL = ("", "sh", "bash", "console", "text")
 
 
@@ -53,28 +54,35 @@ def blocks(*languages: str) -> list[Any]:
     return [pytest.param(text, id=f"{page_id(page)}-{n}") for page, n, text in found]
 
 
-@pytest.fixture
-def generate() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+def script(name: str) -> ModuleType:
+    """A program of docs/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_generated_pages_are_up_to_date(generate: ModuleType) -> None:
-    assert generate.main(["--check"]) == 0, "run  make docs"
+@pytest.fixture
+def generate() -> ModuleType:
+    return script("generate")
 
 
-@pytest.mark.parametrize("page", ["scenario.md", "results.md"])
-def test_check_notices_what_is_out_of_date(generate: ModuleType, tmp_path: Path, page: str) -> None:
-    generate.DOCS = tmp_path
-    assert generate.main(["--check"]) == 1
-    assert generate.main([]) == 0 == generate.main(["--check"])
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [("generate", "scenario.md"), ("generate", "results.md"), ("pictures", "hsfl.svg"), ("pictures", "bound.svg")],
+)
+def test_generated_files_are_up_to_date(name: str, page: str, tmp_path: Path) -> None:
+    """And --check notices where they are not."""
+    program = script(name)
+    assert program.main(["--check"]) == 0, "run  make docs"
+    program.DOCS = tmp_path
+    assert program.main(["--check"]) == 1
+    assert program.main([]) == 0 == program.main(["--check"])
     made = tmp_path / page
     made.write_text(made.read_text() + "\n")
-    assert generate.main(["--check"]) == 1
-    assert generate.main([]) == 0
+    assert program.main(["--check"]) == 1
+    assert program.main([]) == 0
     assert made.read_text() == (ROOT / "docs" / page).read_text()
 
 
