@@ -81,7 +81,7 @@ class Measured:
                 changes["uplink_bps"] = self._with(tier.uplink_bps, [self._rate(a, b) for a, b in pairs])
                 changes["downlink_bps"] = self._with(tier.downlink_bps, [self._rate(b, a) for a, b in pairs])
             tiers.append(replace(tier, **changes))
-        return System(tuple(tiers))
+        return replace(given, tiers=tuple(tiers))
 
     def _with(self, given: FloatArray, known: Sequence[float | None]) -> FloatArray:
         return np.array([was if now is None else now for was, now in zip(given, known, strict=True)])

@@ -90,7 +90,7 @@ def alternatives(problem: Problem, plan: Plan, *, allow_empty_tiers: bool = Fals
     def cuts() -> tuple[int, ...]:
         return random_cuts(solver.terms.segments, rng)
 
-    if solver.tabulated and not planned:  # it knows nothing of the noise of codes
+    if solver.tabulated and not planned and not problem.system.sampled:  # it knows no noise of codes and no cohorts
         bcd, _ = solve_bcd(problem, allow_empty_tiers=allow_empty_tiers)
         yield single("BCD", "the paper's Algorithm 2, without proof", bcd)
     yield single("full sync", "every tier averaged every round, the cuts of the plan", every_round)
@@ -136,8 +136,12 @@ def fastest_round_cuts(
 
 
 def random_intervals(problem: Problem, rng: np.random.Generator) -> tuple[int, ...]:
-    """RMA: each interval uniform from 1 to `LONGEST_RANDOM_INTERVAL`; 1 for single-entity tiers."""
+    """RMA: each interval uniform from 1 to `LONGEST_RANDOM_INTERVAL`; 1 for single-entity tiers.
+
+    A tier that a cohort may miss has at most that of the devices.
+    """
     drawn = rng.integers(1, LONGEST_RANDOM_INTERVAL + 1, problem.system.num_tiers)
+    drawn = np.where(problem.system.missable, np.minimum(drawn, drawn[0]), drawn)
     return tuple(int(i) if averaged else 1 for i, averaged in zip(drawn, problem.system.averaged, strict=True))
 
 

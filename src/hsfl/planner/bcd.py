@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from hsfl.errors import InfeasibleError
-from hsfl.planner.exact import memory_shortfall
+from hsfl.planner.memory import memory_shortfall
 from hsfl.planner.result import Step
 from hsfl.planner.slowest import slowest_clients
 from hsfl.planner.terms import Terms

@@ -15,8 +15,10 @@ REMAINS = 0.25
 def corrected_gain(problem: Problem, *, allow_empty_tiers: bool = False) -> float:
     """How many times as fast the best plan is with corrected averages; 1 where there is no such plan.
 
-    They keep more on every machine, which has to fit the memories.
+    They keep more on every machine, which has to fit the memories, and are no choice where cohorts come and go.
     """
+    if problem.system.sampled:
+        return 1.0
     constants = problem.constants
     assert constants.gradient_dissimilarity is not None
     left = replace(constants, gradient_dissimilarity=REMAINS * constants.gradient_dissimilarity)

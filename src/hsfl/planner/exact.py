@@ -13,27 +13,31 @@ cuts and intervals instead (`bcd`), which can end above the optimum and proves n
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isqrt
 
 import numpy as np
 
 from hsfl.errors import InfeasibleError
+from hsfl.planner.memory import memory_shortfall
 from hsfl.planner.options import Options, TierCuts
 from hsfl.planner.search import Search
-from hsfl.planner.slowest import slowest_clients
+from hsfl.planner.slowest import MeanClients, slowest_clients
 from hsfl.planner.terms import Best, Segments, Terms, best_intervals
-from hsfl.problem.plan import Plan
+from hsfl.problem.plan import NEVER, Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import IntArray
-from hsfl.problem.units import format_bits
 from hsfl.theory.convergence import quadratic
 
 #: Up to this many (cut vector, client) pairs are tabulated; beyond, branch and bound.
 TABLE_LIMIT = 20_000_000
+#: With cohorts: about as many mean clients are met.
+_MEAN_CLIENTS = 32
 _ROUNDING = 1e-12
 
 
@@ -105,13 +109,19 @@ class ExactSolver:
         self.problem = problem
         self.terms = Terms.from_problem(problem, segments, allow_empty_tiers=allow_empty_tiers, plan_codes=plan_codes)
         self._segments, self._plan_codes = self.terms.segments, plan_codes and problem.system.plans_codes
-        slowness = problem.system.slowness[:, slowest_clients(problem.system.slowness)]
+        system, self._cohorts = problem.system, None
+        if system.sampled:
+            self._cohorts = MeanClients(system.slowness, system.slowest_chances)
+            slowness, clients = self._cohorts.slowness, _MEAN_CLIENTS
+        else:
+            slowness = system.slowness[:, slowest_clients(system.slowness)]
+            clients = slowness.shape[1]
         self._options = Options.from_problem(problem, slowness, plan_codes=plan_codes)
         self._deadline = time.perf_counter() + time_limit_s
         self._active: list[int] = []
         if not self._segments.count:
             raise InfeasibleError(memory_shortfall(problem, allow_empty_tiers))
-        self._table_limit = table_limit / slowness.shape[1]
+        self._table_limit = table_limit / clients
         self.tabulated = bool(self._segments.count <= self._table_limit)
 
     def solve(
@@ -128,22 +138,51 @@ class ExactSolver:
         `InfeasibleError` when what is given keeps every plan from the target.
         """
         terms = terms or self.terms
-        options = self._options if noise == 1.0 else self._options.with_noise_times(noise)
+        if intervals is None and self.problem.system.missable.any():
+            return self._in_order(terms, cuts, noise)
+        return self._solve(intervals, terms, cuts, noise)
+
+    def _solve(
+        self, intervals: Sequence[int] | None, terms: Terms, cuts: Sequence[int] | None, noise: float
+    ) -> Solution:
         given = None if intervals is None else np.asarray(intervals, dtype=float)[self._segments.tier]
         only = None if cuts is None else np.array([cuts])
-        first = terms.every_round if given is None else terms.best(np.inf, given)
-        found = self._start(options, first, terms.margin, only)
+        start = terms.shortest if given is None and isinstance(terms.shortest, np.ndarray) else given
+        first = terms.every_round if start is None else terms.best(np.inf, start)
+        found = self._start(noise, first, terms.margin, only)
         price = found.ratio(terms.margin)
         if not np.isfinite(price):
-            raise InfeasibleError(_OFF_TARGET if given is not None else _TOO_NOISY)
+            raise InfeasibleError(_OFF_TARGET if start is not None else _TOO_NOISY)
         while True:
-            least = self._minimum(options, terms.best(price, given), price, found.cuts, only)
+            least = self._minimum(noise, terms.best(price, given), price, found.cuts, only)
             ratio = least.ratio(terms.margin)
             if not ratio < price * (1 - _ROUNDING):
                 break
             found, price = least, ratio  # the bound belongs to the old price: once more, even out of time
         shortfall = price * terms.margin - least.lower_bound
-        return Solution(self._plan(found), price, self._lower(price, shortfall, found.split_s, options))
+        return Solution(self._plan(found), price, self._lower(price, shortfall, found.split_s, noise))
+
+    def _in_order(self, terms: Terms, cuts: Sequence[int] | None, noise: float) -> Solution:
+        """The best plan in which no tier that a cohort may miss is averaged less often than the devices.
+
+        Branch and bound: some number of rounds is no more than the devices' interval and no less than the others', so
+        each range of that number is a problem in which tiers are on their own again.
+        """
+        tier, missable = self._segments.tier, self.problem.system.missable
+        queue = [((solution := self._solve(None, terms, cuts, noise)).lower_bound, 1, NEVER, solution)]
+        while True:
+            bound, low, high, solution = heapq.heappop(queue)
+            own, others = solution.plan.intervals[0], max(np.array(solution.plan.intervals)[missable].tolist())
+            if others <= own:
+                return replace(solution, lower_bound=bound)
+            middle = min(max(own, isqrt(own * others)), others - 1)
+            for a, b in ((low, middle), (middle + 1, high)):
+                limits = np.where(tier == 0, float(a), 1.0), np.where(missable[tier], float(b), float(NEVER))
+                try:
+                    part = self._solve(None, terms.within(*limits), cuts, noise)
+                except InfeasibleError:  # so long a stay of cohorts misses the target
+                    continue
+                heapq.heappush(queue, (max(bound, part.lower_bound), a, b, part))
 
     def best_intervals(self, cuts: Sequence[int]) -> tuple[int, ...]:
         """The best intervals for given cuts (P1, exactly)."""
@@ -153,6 +192,9 @@ class ExactSolver:
         """Every cut vector (K, M-1) and its ratio with the best intervals for it (K,), in the codes in force."""
         if not self.tabulated:
             raise InfeasibleError("there are too many cut vectors to draw them all; use fewer tiers or layers")
+        if self._cohorts is not None:
+            cuts = self._segments.cuts
+            return cuts, np.array([self._ratio_at(one) for one in cuts])
         terms = Terms.from_problem(self.problem, self._segments, plan_codes=False)
         options = Options.from_problem(self.problem, self._options.slowness, plan_codes=False)
         table = _listed(self._segments, options, options.at(0.0), self._segments.cuts)
@@ -171,19 +213,49 @@ class ExactSolver:
                 return table.cuts, better
             ratio = better
 
-    def _start(self, options: Options, best: Best, margin: float, cuts: IntArray | None) -> _Found:
+    def _ratio_at(self, cuts: IntArray) -> float:
+        try:
+            return self.solve(cuts=cuts.tolist()).ratio
+        except InfeasibleError:
+            return float("inf")
+
+    def _start(self, noise: float, best: Best, margin: float, cuts: IntArray | None) -> _Found:
         """A plan to start from that reaches the target if any does: with the least noise, at an infinite price."""
+        options = self._options_at(noise)
         tiers = options.at(np.inf)
         if cuts is None and not self.tabulated:
             search = Search(self._segments, options, tiers, np.inf, self._active)
-            return self._of_options(options, tiers, search.path(best.cost), best, 0.0)
+            return self._in_truth(self._of_options(options, tiers, search.path(best.cost), best, 0.0))[0]
         table = self._table(options, tiers, cuts)
         tops = table.split_s + best.aggregation_s(table.parts).sum(axis=1)
         bottoms = margin - table.noise - best.cost[table.parts].sum(axis=1)
-        return _of_row(table, int(np.argmin(_ratios(tops, bottoms))), best, 0.0)
+        return self._in_truth(_of_row(table, int(np.argmin(_ratios(tops, bottoms))), best, 0.0))[0]
 
-    def _minimum(self, options: Options, best: Best, price: float, near: IntArray, cuts: IntArray | None) -> _Found:
-        """What attains F(price), by table or, from the cuts `near`, by search; or the best of given cuts."""
+    def _minimum(self, noise: float, best: Best, price: float, near: IntArray, cuts: IntArray | None) -> _Found:
+        """What attains F(price): with cohorts, once no mean client that is not known yet decides it."""
+        while True:
+            found, known = self._in_truth(self._least(self._options_at(noise), best, price, near, cuts))
+            if known or time.perf_counter() > self._deadline:
+                return found
+
+    def _in_truth(self, found: _Found) -> tuple[_Found, bool]:
+        """With cohorts: the true T_S in the place of what the mean clients so far make of it; whether it was known."""
+        if self._cohorts is None:
+            return found, True
+        demand = self._options.demand(found.tiers, found.cuts[None], found.options[None])[0]
+        split_s, new = self._cohorts.split_s(demand)
+        if new:
+            self._options = replace(self._options, slowness=self._cohorts.slowness)
+            self.__dict__.pop("_only", None)
+        known = not new or split_s <= found.split_s * (1 + _ROUNDING / 10)
+        return replace(found, split_s=split_s), known
+
+    def _options_at(self, noise: float) -> Options:
+        """The options at the problem's step, or at one at which the noise of codes is multiplied."""
+        return self._options if noise == 1.0 else self._options.with_noise_times(noise)
+
+    def _least(self, options: Options, best: Best, price: float, near: IntArray, cuts: IntArray | None) -> _Found:
+        """The least by table or, from the cuts `near`, by search; or the best of given cuts."""
         tiers = options.at(price)
         if cuts is None and not self._fits_table(options, tiers):
             search = Search(self._segments, options, tiers, price, self._active)
@@ -234,7 +306,7 @@ class ExactSolver:
             codes.append(tier.codes.using({link: tier.codes.allowed(link)[k] for link, k in places.items()}))
         return Plan(cuts, intervals, tuple(codes))
 
-    def _lower(self, ratio: float, shortfall: float, split_s: float, options: Options) -> float:
+    def _lower(self, ratio: float, shortfall: float, split_s: float, noise: float) -> float:
         """A true lower bound of the ratio, from F(ratio) >= -shortfall and T_S >= least_top.
 
         Any plan has T/D >= ratio - shortfall/D and T/D >= least_top/D; the smaller D, the better the second, and where
@@ -242,6 +314,7 @@ class ExactSolver:
         """
         if shortfall <= _ROUNDING * split_s:
             return ratio
+        options = self._options_at(noise)
         tiers = options.at(0.0)
         least_top = Search(self._segments, options, tiers, 0.0, self._active).least_split_latency()
         return ratio * least_top / (least_top + shortfall)
@@ -269,37 +342,3 @@ _TOO_NOISY = (
 def _ratios(tops: FloatArray, bottoms: FloatArray) -> FloatArray:
     """tops / bottoms, infinite where nothing of the margin is left."""
     return np.where(bottoms > 0, tops / np.where(bottoms > 0, bottoms, 1.0), np.inf)
-
-
-def memory_shortfall(problem: Problem, allow_empty_tiers: bool) -> str:
-    """Name the tier that is short of memory, and by how much, for the cut vector that comes closest to fitting."""
-    system, M = problem.system, problem.system.num_tiers
-    unlimited = Terms.from_problem(
-        replace(problem, system=system.without_memory_limits()), allow_empty_tiers=allow_empty_tiers
-    )
-    size = problem.client_memory_bits
-    hosted = np.array([c[j] for c, j in zip(system.clients_per_entity, system.tightest_entity, strict=True)])
-    excess = hosted[:, None, None] * (
-        size[:, None, :] - size[:, :, None] - system.memory_per_client_bits[:, None, None]
-    )
-    excess = np.where(unlimited.segments.index >= 0, excess, np.inf)
-    # A shortest path with the largest excess as its length: least[m][b] is the best for tiers up to m ending at cut b.
-    least, back = [excess[0, 0]], []
-    for m in range(1, M):
-        through = np.maximum(least[-1][:, None], excess[m])
-        back.append(np.argmin(through, axis=0))
-        least.append(through.min(axis=0))
-    edges = [problem.num_layers]
-    for step in reversed(back):
-        edges.append(int(step[edges[-1]]))
-    edges = [0, *reversed(edges)]
-    worst = [excess[m, edges[m], edges[m + 1]] for m in range(M)]
-    m = int(np.argmax(worst))
-    entity = system.tightest_entity[m]
-    has = system.tiers[m].memory_bits[entity]
-    cuts = ", ".join(map(str, edges[1:-1]))
-    return (
-        f"no cut vector fits the memories: the closest, cuts ({cuts}), needs {format_bits(has + worst[m])} on entity "
-        f"{entity + 1} of tier {m + 1} ({system.tiers[m].name}), which has {format_bits(has)}, so it is short of "
-        f"{format_bits(max(worst[m], 0.0))}; give tiers.{system.tiers[m].name}.memory more, or a smaller batch_size"
-    )

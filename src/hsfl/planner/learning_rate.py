@@ -1,9 +1,9 @@
 """The learning rate as a decision: gamma in (0, 1/beta] chosen together with cuts and intervals.
 
 gamma sits in every term of the bound: Theta = 2 theta0 T(I, c) / (gamma (epsilon - A gamma) - gamma^3 Q(I, c)), with
-A gamma the noise floor and gamma^2 Q the drift; codes, where they are planned, take another gamma^2 B(c) of the
-denominator. On an interval [low, high] of gamma that is at most max gamma (epsilon - A gamma) - low^2 B - low^3 Q, so
-one exact solve bounds Theta from below on the whole interval: branch and bound over gamma.
+A gamma the noise floor and gamma^2 Q the drift; codes, where they are planned, and a cohort that stays take another
+gamma^2 B(I, c) of the denominator. On an interval [low, high] of gamma that is at most max gamma (epsilon - A gamma) -
+low^2 B - low^3 Q, so one exact solve bounds Theta from below on the whole interval: branch and bound over gamma.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ def optimize_step(solver: ExactSolver, *, gap: float = GAP, time_limit_s: float 
 
     def solve(step: float, margin: float) -> Solution | None:
         """With drift and coding noise as at a step; None where the margin is too small for any plan."""
-        terms = solver.terms.rescaled(step**3 / problem.step**2, margin)
+        noise = step**2 / problem.step
+        terms = solver.terms.rescaled(step**3 / problem.step**2, noise, margin)
         try:
-            return solver.solve(terms=terms, noise=step**2 / problem.step) if margin > 0 else None
+            return solver.solve(terms=terms, noise=noise) if margin > 0 else None
         except InfeasibleError:
             return None
 

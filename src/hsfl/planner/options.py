@@ -149,13 +149,17 @@ class Options:
         return row, np.stack(columns, axis=-1)
 
     def split_s(self, tiers: list[TierCuts], cuts: IntArray, options: IntArray) -> FloatArray:
-        """T_S of cut vectors (K, M-1) in the options (K, M-1): (K,)."""
+        """T_S of cut vectors (K, M-1) in the options (K, M-1): (K,), over the clients given."""
+        return slowest_latency(self.demand(tiers, cuts, options), self.slowness)
+
+    def demand(self, tiers: list[TierCuts], cuts: IntArray, options: IntArray) -> FloatArray:
+        """(K, 3M-2): what a round of cut vectors in the options asks of every client, as `theory.latency.demands`."""
         done, M = self.work_flops[edges(cuts, len(self.work_flops) - 1)], len(tiers) + 1
         demand = np.empty((len(cuts), len(self.slowness)))
         np.subtract(done[:, 1:], done[:, :-1], out=demand[:, :M])
         for m, tier in enumerate(tiers):
             demand[:, M + m], demand[:, 2 * M - 1 + m] = tier.bits[:, options[:, m]]
-        return slowest_latency(demand, self.slowness)
+        return demand
 
     def latency_by_option(self, tiers: list[TierCuts]) -> tuple[FloatArray, list[FloatArray]]:
         """T_n as `theory.latency.latency_by_cut` has it, regrouped by options: (P,) and, for every tier, (P, O)."""

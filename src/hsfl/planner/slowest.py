@@ -1,4 +1,4 @@
-"""Which clients can ever be the slowest: all a planner has to look at."""
+"""Which clients can ever be the slowest: all a planner has to look at; with cohorts, which mean clients."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hsfl.problem.profile import FloatArray
+from hsfl.theory.latency import expected_latency, mean_slowest
 
 #: Fewer clients than this are not worth filtering.
 _FEW = 64
@@ -45,3 +46,29 @@ def slowest_clients(slowness: FloatArray) -> npt.NDArray[np.int64]:
         if len(kept) > _FEW and alive > 0.98 * before:
             break
     return np.sort(np.concatenate((kept, clients[score > -np.inf])).astype(np.int64))
+
+
+class MeanClients:
+    """The expected slowest of a random cohort as a maximum, over clients that do not exist.
+
+    Put the clients in any order and take of each cohort the first: the mean over cohorts is a mean client, no slower
+    than the slowest is expected to be; and as slow where the order is that of the clients' times. So T_S(c) is the
+    maximum over mean clients, one for each order, as that of all clients is over clients. A planner begins with the
+    mean of all and adds the one that decides wherever it looks: until then T_S is at least what it knows.
+    """
+
+    def __init__(self, slowness: FloatArray, chances: FloatArray) -> None:
+        self._slowness, self._chances = slowness, chances
+        self._known: dict[bytes, float] = {}
+        self.slowness = slowness.mean(axis=1, keepdims=True)
+        """(3M-2, P): of the mean clients so far."""
+
+    def split_s(self, demand: FloatArray) -> tuple[float, bool]:
+        """T_S at a demand (3M-2,), and whether the mean clients have one more by that."""
+        key = demand.tobytes()
+        new = key not in self._known
+        if new:
+            self._known[key] = float(expected_latency(demand, self._slowness, self._chances))
+            decisive = mean_slowest(demand, self._slowness, self._chances)
+            self.slowness = np.column_stack((self.slowness, decisive))
+        return self._known[key], new

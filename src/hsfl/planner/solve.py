@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
+
+import numpy as np
 
 from hsfl.errors import InfeasibleError, ScenarioError
 from hsfl.planner.exact import ExactSolver
@@ -13,6 +16,7 @@ from hsfl.planner.result import Evaluation, Limit, PlanResult, evaluate_plan
 from hsfl.planner.terms import in_order
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
+from hsfl.problem.system import System
 from hsfl.theory.convergence import gap_over_step, noise_floor
 
 METHODS = ("exact", "bcd")
@@ -28,6 +32,8 @@ def solve(
         raise ScenarioError(f"method {method!r}: it must be one of {', '.join(METHODS)}")
     if method == "bcd" and problem.system.plans_codes:
         raise ScenarioError('method "bcd": it chooses no codes; name a code for every link, or use the method "exact"')
+    if method == "bcd" and problem.system.sampled:
+        raise ScenarioError('method "bcd": it knows no cohorts; leave out participation.cohort, or use "exact"')
     check_reachable(problem)
     if method == "bcd":
         return _plan_bcd(problem, allow_empty_tiers)
@@ -47,11 +53,27 @@ def check_reachable(problem: Problem) -> None:
             f"the convergence bound ends; write at most {limit * (1 - problem.momentum):.4g}"
         )
     if constants.target <= floor:
+        what, ways = "sum of gradient_variance / clients", "raise the target"
+        if problem.system.sampled:
+            what = f"(sum of gradient_variance / {problem.system.participants} + variance between cohorts)"
+            ways = "raise the target or participation.cohort"
         raise InfeasibleError(
             f"convergence.target = {constants.target:.6g}: not above the noise floor {floor:.6g} (smoothness * step * "
-            f"sum of gradient_variance / clients), so no plan reaches it; raise the target, or lower the learning "
-            f"rate to less than {problem.learning_rate * constants.target / floor:.3g}"
+            f"{what}), so no plan reaches it; {ways}, or lower the learning rate to less "
+            f"than {problem.learning_rate * constants.target / floor:.3g}"
         )
+
+
+def check_order(system: System, intervals: Sequence[int]) -> None:
+    """ScenarioError where the bound says nothing of intervals: machines that cohorts miss would fall behind."""
+    for m in np.flatnonzero(system.missable).tolist():
+        if intervals[m] > intervals[0]:
+            name = system.tiers[m].name
+            raise ScenarioError(
+                f"intervals {list(intervals)}: tier {m + 1} ({name}) is averaged less often than the devices, so that "
+                f"one without clients in a cohort would fall behind; with participation.cohort = {system.cohort} give "
+                f"it at most {intervals[0]}"
+            )
 
 
 def _plan_exact(problem: Problem, allow_empty_tiers: bool, time_limit_s: float) -> PlanResult:

@@ -17,7 +17,7 @@ from hsfl.problem.problem import Problem, cumulative
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import IntArray, edges
 from hsfl.theory.coding import unsent
-from hsfl.theory.convergence import drift_sums, noise_floor, quadratic
+from hsfl.theory.convergence import drift_sums, noise_floor, quadratic, staying_cohort
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -90,6 +90,12 @@ class Terms:
     """(W, S): in the place of drift where I = 1: what averages leave unsent."""
     margin: float
     """c0 = epsilon - noise floor."""
+    by_step: FloatArray
+    """(3, S): the part of the drift that grows with the step, not with its square: that of a cohort that stays."""
+    shortest: FloatArray | float = 1.0
+    """(S,): no interval is shorter,"""
+    longest: FloatArray | float = float(NEVER)
+    """(S,): and none is longer."""
 
     @classmethod
     def from_problem(
@@ -119,10 +125,14 @@ class Terms:
             return found
 
         drift = of_segments(drift_sums(problem))[:, None]
+        by_step = np.zeros((3, len(tier)))
+        if system.sampled:
+            by_step, by_square = (np.where(tier == 0, part[:, None], 0.0) for part in staying_cohort(problem))
+            drift = drift + (by_step + by_square)[:, None]
         if not (plan_codes and system.plans_codes) and problem.constants.coding_noise is None:
             aggregation_s = of_segments(problem.averaged_bits)[None] * system.fed_seconds_per_bit[tier]
             none = np.zeros_like(aggregation_s)
-            return cls(segments, none.astype(int), aggregation_s, drift, none, margin)
+            return cls(segments, none.astype(int), aggregation_s, drift, none, margin, by_step)
         codes = [t.codes.allowed("average") if plan_codes else (t.codes.average,) for t in system.tiers]
         width = max(map(len, codes))
         chosen = np.array([[min(w, len(own) - 1) for own in codes] for w in range(width)])
@@ -143,11 +153,18 @@ class Terms:
             drift,
             at_one,
             margin,
+            by_step,
         )
 
-    def rescaled(self, drift: float, margin: float) -> Terms:
-        """The same terms with the drift multiplied and the margin replaced, as at another step."""
-        return replace(self, drift=drift * self.drift, at_one=drift * self.at_one, margin=margin)
+    def rescaled(self, drift: float, noise: float, margin: float) -> Terms:
+        """The same terms as at another step: what grows with its square multiplied, and what grows with it."""
+        by_step = noise * self.by_step
+        grown = drift * (self.drift - self.by_step[:, None]) + by_step[:, None]
+        return replace(self, drift=grown, at_one=drift * self.at_one, margin=margin, by_step=by_step)
+
+    def within(self, shortest: FloatArray | float, longest: FloatArray | float) -> Terms:
+        """The same terms for intervals within limits, (S,) or one for all."""
+        return replace(self, shortest=shortest, longest=longest)
 
     @cached_property
     def every_round(self) -> Best:
@@ -158,7 +175,8 @@ class Terms:
     def best(self, price: float, given: FloatArray | None = None) -> Best:
         """The best interval of every segment, or the given one (S,), in the best code."""
         if given is None:
-            intervals, cost = best_intervals(self.aggregation_s, self.drift, price, self.at_one)
+            limits = self.shortest, self.longest
+            intervals, cost = best_intervals(self.aggregation_s, self.drift, price, self.at_one, *limits)
         else:
             intervals = np.broadcast_to(given, self.aggregation_s.shape)
             drifted = quadratic(self.drift, intervals, self.at_one)
@@ -212,23 +230,33 @@ class Best:
 
 
 def best_intervals(
-    aggregation_s: FloatArray, drift: FloatArray, price: float | FloatArray, at_one: FloatArray | float = 0.0
+    aggregation_s: FloatArray,
+    drift: FloatArray,
+    price: float | FloatArray,
+    at_one: FloatArray | float = 0.0,
+    shortest: FloatArray | float = 1.0,
+    longest: FloatArray | float = float(NEVER),
 ) -> tuple[FloatArray, FloatArray]:
     """The whole numbers I that minimise T_{m,A}/I + price * drift(I), each on its own, and the minima.
 
     `drift` is (3, ...), and `at_one` stands for it where I = 1. Without that jump the cost is convex, so the minimum
     is at 1 or at a whole number next to the only positive root of its derivative, 2 price q_2 I^3 + price q_1 I^2 =
-    T_{m,A}.
+    T_{m,A}; or, where that is not within the limits, at the nearer of them.
     """
     q2, q1, q0 = price * drift
     around = np.empty((2, *aggregation_s.shape))
     np.floor(_stationary(aggregation_s, q2, q1), out=around[0])
     np.minimum(np.maximum(around[0], 2.0, out=around[0]), NEVER - 1.0, out=around[0])
     np.add(around[0], 1.0, out=around[1])
+    limited = isinstance(shortest, np.ndarray) or isinstance(longest, np.ndarray)
+    if limited:
+        np.clip(around, np.maximum(shortest, 2.0), np.maximum(longest, 2.0), out=around)
     below, above = aggregation_s / around + ((q2 * around + q1) * around + q0)
     every_round = aggregation_s + price * at_one
-    intervals, cost = around[0] + (above < below), np.minimum(below, above)
+    intervals, cost = np.where(above < below, around[1], around[0]), np.minimum(below, above)
     longer = cost < every_round
+    if limited:
+        longer = (longer | (np.asarray(shortest) > 1)) & (np.asarray(longest) > 1)
     return np.where(longer, intervals, 1.0), np.where(longer, cost, every_round)
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from hsfl.errors import ScenarioError
 from hsfl.problem.codes import CODES, LINKS, PLAIN, LinkCodes
+from hsfl.problem.cohort import expected_slowest, hit_chances, slowest_chances
 from hsfl.problem.profile import FloatArray, freeze
 from hsfl.problem.topology import IntArray, Topology
 
@@ -47,6 +48,8 @@ class System:
     """A tree of tiers, from the devices (one client each) up."""
 
     tiers: tuple[Tier, ...]
+    cohort: int | None = None
+    """K: how many clients take part at a time, drawn at random until the devices are next averaged; None is all."""
 
     @property
     def num_tiers(self) -> int:
@@ -83,9 +86,55 @@ class System:
         """N_m^j."""
         return self.topology.clients_per_entity
 
+    @property
+    def participants(self) -> int:
+        """K: how many clients take part in a round."""
+        return self.num_clients if self.cohort is None else min(self.cohort, self.num_clients)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether only some clients take part."""
+        return self.participants < self.num_clients
+
+    @cached_property
+    def slowest_chances(self) -> FloatArray:
+        """(N,): how likely the slowest of a cohort is the slowest client of all, the second slowest, and so on."""
+        return slowest_chances(self.num_clients, self.participants)
+
+    @cached_property
+    def working(self) -> FloatArray:
+        """(M,): how many entities host one of a cohort, expected; J_m where all clients take part."""
+        if not self.sampled:
+            return np.array(self.entities, dtype=float)
+        return np.array([hit_chances(counts, self.slowest_chances).sum() for counts in self.clients_per_entity])
+
+    @cached_property
+    def missable(self) -> npt.NDArray[np.bool_]:
+        """(M,): which tiers above the devices have an entity that hosts none of some cohort."""
+        least = np.array([counts.min() for counts in self.clients_per_entity])
+        found: npt.NDArray[np.bool_] = self.averaged & (self.participants <= self.num_clients - least)
+        found[0] = False
+        return found
+
+    @cached_property
+    def sharing(self) -> tuple[FloatArray | IntArray, ...]:
+        """Among how many clients each entity divides its compute and its links: M arrays (J_m,).
+
+        All that it hosts; with a cohort those expected to take part when one of them does, 1 + (N_m^j - 1)(K-1)/(N-1).
+        """
+        if not self.sampled:
+            return self.clients_per_entity
+        others = (self.participants - 1) / (self.num_clients - 1)
+        return tuple(np.asarray(1 + (counts - 1) * others, dtype=float) for counts in self.clients_per_entity)
+
+    @cached_property
+    def most_hosted(self) -> tuple[IntArray, ...]:
+        """The most clients of each entity that take part at a time: M arrays (J_m,), min(K, N_m^j)."""
+        return tuple(np.minimum(counts, self.participants) for counts in self.clients_per_entity)
+
     @cached_property
     def slowness(self) -> FloatArray:
-        """What a FLOP and a bit cost each client: (3M-2, N), after the even split of every entity.
+        """What a FLOP and a bit cost each client: (3M-2, N), after the even split of every entity (`sharing`).
 
         Rows: seconds per FLOP in tiers 1..M, per activation bit up from tiers 1..M-1, per gradient bit down to them.
         """
@@ -94,35 +143,42 @@ class System:
         tiers = [*range(self.num_tiers), *range(self.num_tiers - 1), *range(self.num_tiers - 1)]
         slowness = np.empty((len(rates), self.num_clients))
         for row, rate, m in zip(slowness, rates, tiers, strict=True):
-            np.take(self.clients_per_entity[m] / rate, self.hosts[m], out=row, mode="clip")
+            np.take(self.sharing[m] / rate, self.hosts[m], out=row, mode="clip")
         return slowness
 
     @cached_property
     def fed_seconds_per_bit(self) -> FloatArray:
-        """(M,): what a parameter bit costs when a tier is averaged: max_j 1/r^U + max_j 1/r^D; 0 for one entity."""
+        """(M,): what a parameter bit costs when a tier is averaged: max_j 1/r^U + max_j 1/r^D; 0 for one entity.
+
+        With cohorts both are expected: one cohort's entities send, those of the next, or of the same, fetch.
+        """
+        if self.sampled:
+            links = [(1 / t.fed_uplink_bps, 1 / t.fed_downlink_bps) for t in self.tiers]
+            pairs = zip(links, self.clients_per_entity, strict=True)
+            expected = [sum(expected_slowest(s, n, self.slowest_chances) for s in both) for both, n in pairs]
+            return np.where(self.averaged, expected, 0.0)
         costs = [1 / t.fed_uplink_bps.min() + 1 / t.fed_downlink_bps.min() for t in self.tiers]
         return np.where(self.averaged, costs, 0.0)
 
     @cached_property
     def most_clients(self) -> IntArray:
-        """(M,): the clients of the fullest entity of each tier."""
-        return np.array([counts.max() for counts in self.clients_per_entity])
+        """(M,): the most clients that take part at a time on one entity of each tier."""
+        return np.array([counts.max() for counts in self.most_hosted])
 
     @cached_property
     def tightest_entity(self) -> tuple[int, ...]:
-        """The entity of each tier with the least memory per hosted client."""
+        """The entity of each tier with the least memory per client it may have to hold."""
         return tuple(
-            int(np.argmin(tier.memory_bits / count))
-            for tier, count in zip(self.tiers, self.clients_per_entity, strict=True)
+            int(np.argmin(tier.memory_bits / count)) for tier, count in zip(self.tiers, self.most_hosted, strict=True)
         )
 
     @cached_property
     def memory_per_client_bits(self) -> FloatArray:
-        """(M,): what a client's sub-model may occupy where memory is tightest, min_j rho_m^j / N_m^j."""
+        """(M,): what a client's sub-model may occupy where memory is tightest, min_j rho_m^j / min(K, N_m^j)."""
         return np.array(
             [
                 tier.memory_bits[j] / count[j]
-                for tier, count, j in zip(self.tiers, self.clients_per_entity, self.tightest_entity, strict=True)
+                for tier, count, j in zip(self.tiers, self.most_hosted, self.tightest_entity, strict=True)
             ]
         )
 
@@ -135,7 +191,7 @@ class System:
         """The same machines with the codes of a plan, where it has any."""
         if codes is None or all(tier.codes == code for tier, code in zip(self.tiers, codes, strict=True)):
             return self
-        return System(tuple(replace(tier, codes=code) for tier, code in zip(self.tiers, codes, strict=True)))
+        return replace(self, tiers=tuple(replace(t, codes=code) for t, code in zip(self.tiers, codes, strict=True)))
 
     def codes_named(self, names: Sequence[Mapping[str, str]] | None) -> tuple[LinkCodes, ...] | None:
         """The codes of a plan, as a record names them; ScenarioError where the machines do not allow them."""
@@ -157,15 +213,14 @@ class System:
         """The system whose second highest tier is the top."""
         *rest, top = self.tiers[:-1]
         absent = np.full(top.entities, np.inf)
-        return System((*rest, replace(top, uplink_bps=absent, downlink_bps=absent, parents=None)))
+        return replace(self, tiers=(*rest, replace(top, uplink_bps=absent, downlink_bps=absent, parents=None)))
 
     def without_memory_limits(self) -> System:
         """The same machines with all the memory in the world."""
-        return System(tuple(replace(t, memory_bits=np.full(t.entities, np.inf)) for t in self.tiers))
+        return replace(self, tiers=tuple(replace(t, memory_bits=np.full(t.entities, np.inf)) for t in self.tiers))
 
     def with_free_aggregation(self) -> System:
         """The same machines with fed links that cost no time, so that only split training counts."""
         free = [np.full(t.entities, np.inf) for t in self.tiers]
-        return System(
-            tuple(replace(t, fed_uplink_bps=f, fed_downlink_bps=f) for t, f in zip(self.tiers, free, strict=True))
-        )
+        tiers = [replace(t, fed_uplink_bps=f, fed_downlink_bps=f) for t, f in zip(self.tiers, free, strict=True)]
+        return replace(self, tiers=tuple(tiers))

@@ -43,11 +43,13 @@ def over_cuts(problem: Problem, evaluation: Evaluation, *, allow_empty_tiers: bo
 def over_intervals(problem: Problem, evaluation: Evaluation) -> list[tuple[int, IntArray, FloatArray]]:
     """For every tier that is averaged: its number, some intervals, and the objective with all else as planned."""
     problem, plan = as_planned(problem, evaluation), evaluation.plan
-    found = []
+    missable, found = problem.system.missable, []
+    least = np.array(plan.intervals)[missable].max(initial=1)  # what cohorts may miss is averaged as often as devices
     for tier in np.flatnonzero(problem.system.averaged):
         longest = max(_LONGEST, min(_TIMES * plan.intervals[tier], 10_000))
         tried = np.unique(np.round(np.geomspace(1, longest, _POINTS)).astype(int))
         tried = np.unique(np.append(tried, min(plan.intervals[tier], longest)))
+        tried = tried[(tried >= least) if tier == 0 else (tried <= plan.intervals[0]) | ~missable[tier]]
         intervals = np.tile(np.array(plan.intervals), (len(tried), 1))
         intervals[:, tier] = tried
         found.append((int(tier), tried, objective(problem, plan.cuts, intervals)))

@@ -25,6 +25,7 @@ from hsfl.report.plan_words import (
     model_text,
     notes,
     round_steps,
+    slowest_text,
     system_text,
 )
 from hsfl.report.words import codes_text, counted, finite, numbers
@@ -39,7 +40,7 @@ def plan_view(problem: Problem, result: PlanResult, caveat: str | None = None) -
         "scenario": result.scenario,
         "system": system_text(problem),
         "model": model_text(problem),
-        "claim": claim(result, caveat),
+        "claim": claim(problem, result, caveat),
         "status": result.status,
         "caveat": caveat,
         "notes": notes(problem),
@@ -67,7 +68,7 @@ def evaluation_view(problem: Problem, e: Evaluation) -> dict[str, Any]:
         "rounds_text": "never reached" if e.rounds is None else counted(e.rounds, "round"),
         "round_s": total,
         "round": format_seconds(total),
-        "client": f"client {e.slowest_client + 1:,} of {problem.system.num_clients:,}",
+        "client": slowest_text(problem, e),
         "steps": steps,
         "tiers": _tiers(problem, e),
         "limits_text": limits_text(problem, e),
@@ -115,7 +116,7 @@ def _tiers(problem: Problem, e: Evaluation) -> list[dict[str, Any]]:
     for m, layers in enumerate(tier_layers(e.plan.cuts, problem.num_layers)):
         tier = problem.system.tiers[m]
         averaged = tier.entities > 1 and len(layers) > 0
-        hosted = problem.system.clients_per_entity[m]
+        hosted = problem.system.most_hosted[m]
         share = e.memory_bits[m] / int(hosted.max()) * hosted / tier.memory_bits
         limited = bool(np.isfinite(tier.memory_bits).any())
         tightest = int(np.argmax(share))

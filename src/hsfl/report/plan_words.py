@@ -41,7 +41,7 @@ class RoundStep:
 
 
 def round_steps(problem: Problem, evaluation: Evaluation) -> list[RoundStep]:
-    """The slowest client's round, in the order it happens, and its part of the averages."""
+    """The slowest client's round, in the order it happens, and its part of the averages; with cohorts in the mean."""
     parts, M = evaluation.parts, problem.system.num_tiers
     names = [t.name for t in problem.system.tiers]
     steps = []
@@ -63,18 +63,31 @@ def average_round(e: Evaluation) -> float:
 
 
 def system_text(problem: Problem) -> str:
-    """The tiers and how many machines each has."""
-    return " → ".join(counted(tier.entities, tier.name) for tier in problem.system.tiers)
+    """The tiers and how many machines each has, and how many clients take part where not all do."""
+    system = problem.system
+    tiers = " → ".join(counted(tier.entities, tier.name) for tier in system.tiers)
+    return f"{tiers}, {counted(system.participants, 'client')} at a time" if system.sampled else tiers
+
+
+def slowest_text(problem: Problem, e: Evaluation) -> str:
+    """Whose round it is that a plan's time is made of."""
+    clients, participants = problem.system.num_clients, problem.system.participants
+    if not problem.system.sampled:
+        return f"the slowest client (client {e.slowest_client + 1:,} of {clients:,})"
+    slowest = "one" if participants == 1 else f"the slowest of {participants:,}"
+    return f"{slowest} of {clients:,} clients at random, in the mean (client {e.slowest_client + 1:,} is nearest to it)"
 
 
 def model_text(problem: Problem) -> str:
     return f"{problem.num_layers} layers, {format_bits(problem.profile.parameter_bits.sum())} of parameters"
 
 
-def claim(result: PlanResult, caveat: str | None) -> str:
+def claim(problem: Problem, result: PlanResult, caveat: str | None) -> str:
     """What is proven of a plan; a caveat, as `Scenario.caveat` has it, bounds it."""
     solved = f"{result.method}, {format_seconds(result.solve_ms / 1e3)}"
     kind = "" if result.allow_empty_tiers or len(result.intervals) == 2 else " with every tier used"
+    if problem.system.missable.any():
+        kind += ", none averaged less often than cohorts change"
     if caveat is not None:
         kind += ", for the bound of SGD"
     if result.status == "optimal":

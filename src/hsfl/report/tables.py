@@ -32,6 +32,7 @@ from hsfl.report.plan_words import (
     model_text,
     notes,
     round_steps,
+    slowest_text,
     system_text,
 )
 from hsfl.report.words import codes_text, counted, numbers
@@ -42,18 +43,18 @@ _BAR = 32
 
 def plan_report(problem: Problem, result: PlanResult, caveat: str | None = None) -> RenderableType:
     """Everything about a planned scenario; a caveat, as `Scenario.caveat` has it, bounds what is proven."""
-    e, clients = result.evaluation, problem.system.num_clients
+    e = result.evaluation
     return Group(
         Text(f"{result.scenario}: {system_text(problem)}", style="bold"),
         Text(model_text(problem)),
-        Text(claim(result, caveat)),
+        Text(claim(problem, result, caveat)),
         *(Text(note, style="yellow") for note in notes(problem)),
         Text(),
         _tier_table(problem, e),
         Text(),
         _time_to_target(problem, result),
         Text(),
-        Text(f"An average round of the slowest client (client {e.slowest_client + 1:,} of {clients:,}):"),
+        Text(f"An average round of {slowest_text(problem, e)}:"),
         round_bars(problem, e),
         Text(),
         Text(limits_text(problem, e)),

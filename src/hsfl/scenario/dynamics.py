@@ -56,7 +56,7 @@ class Conditions:
         for (m, field), factor in latest.items():
             name = _ATTRIBUTES[field]
             tiers[m] = replace(tiers[m], **{name: getattr(tiers[m], name) * factor})
-        return System(tuple(tiers)) if latest else system
+        return replace(system, tiers=tuple(tiers)) if latest else system
 
 
 def _read(scenario: Scenario, trace: str) -> list[_Change]:

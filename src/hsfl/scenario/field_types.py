@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, PlainValidator, Tag
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, PlainValidator, Tag
 
 from hsfl.problem.codes import GivenCodes, checked_codes
 from hsfl.problem.units import LARGEST, SMALLEST, parse
@@ -38,6 +38,20 @@ def _one_list_or_many(value: object) -> str:
 #: A list, or one list per tier; errors are those of the form that was meant.
 PerLayerOrTier = Annotated[
     Annotated[PerLayer, Tag("per layer")] | Annotated[list[PerLayer], Tag("per tier")], Discriminator(_one_list_or_many)
+]
+
+
+def _number_or_share(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("it should be a whole number of clients, or a share of them such as 0.1")
+    if not (value >= 1 if isinstance(value, int) else 0 < value < 1):
+        raise ValueError("it should be at least 1 client, or a share between 0 and 1 such as 0.1; leave it out for all")
+    return value
+
+
+#: So many clients, or a share of all; a share of 1.0 would be read as one client by many, and is refused.
+NumberOrShare = Annotated[
+    Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)], BeforeValidator(_number_or_share)
 ]
 
 

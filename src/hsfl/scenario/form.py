@@ -14,13 +14,14 @@ from hsfl.problem.codes import AUTO, CODES
 from hsfl.problem.units import LARGEST, SMALLEST
 from hsfl.scenario.quantity import parse_quantity
 from hsfl.scenario.scenario import Scenario
-from hsfl.scenario.schema import ScenarioFile
+from hsfl.scenario.schema import SECTIONS, ScenarioFile
 from hsfl.scenario.template import quantity_fields
 from hsfl.scenario.toml_format import toml_value
 
 #: The fields of every section, in the order in which they are shown.
 TURNED = {
     "training": ("batch_size", "learning_rate", "optimizer", "averaging"),
+    "participation": ("cohort",),
     "convergence": ("target", "rounds", "slack", "smoothness", "initial_gap", "drift"),
     "tiers": (
         "entities",
@@ -89,7 +90,8 @@ def _fields(raw: Mapping[str, Any]) -> Iterator[FormField]:
             if name == "code" and m == len(tiers) - 1 and tier.get("entities") == 1:
                 continue
             yield _field(f"tiers.{tier['name']}.{name}", tier["name"], "TierSection", name, tier)
-    for section, kind in (("training", "TrainingSection"), ("convergence", "ConvergenceSection")):
+    for section in ("training", "participation", "convergence"):
+        kind = SECTIONS[section].__name__
         values = raw.get(section, {})
         for name in TURNED[section]:
             if name in ("target", "rounds") and name not in values and _other(name, values):
@@ -128,6 +130,8 @@ def _field(path: str, group: str, section: str, name: str, values: Mapping[str, 
             form="value" if quantity is None else quantity.form,
             numbers=quantity.numbers if quantity is not None and turned else (),
         )
+    if isinstance(value, float):  # where whole numbers may stand too, such as a share for a number of clients
+        schema = schema | next((kind for kind in schema.get("anyOf", []) if kind.get("type") == "number"), {})
     choices = tuple(schema.get("enum", (*CODES, AUTO) if name == "code" else ()))
     if choices:
         own = () if value is None or value in choices else (_text(value),)
@@ -136,8 +140,8 @@ def _field(path: str, group: str, section: str, name: str, values: Mapping[str, 
     return FormField(
         **common,
         kind="whole" if schema.get("type") == "integer" else "number",
-        low=schema.get("minimum", schema.get("exclusiveMinimum")),
-        high=schema.get("maximum", schema.get("exclusiveMaximum")),
+        low=schema.get("exclusiveMinimum", schema.get("minimum")),
+        high=schema.get("exclusiveMaximum", schema.get("maximum")),
         numbers=() if value is None else (float(value),),
     )
 

@@ -72,7 +72,20 @@ class Scenario:
 
     def system_in(self, epoch: int) -> System:
         """The machines with their link rates drawn for the epoch-th time; everything else as at the start."""
-        return draw_system(self.spec.tiers, self.spec.seed, self.source, epoch)
+        return replace(draw_system(self.spec.tiers, self.spec.seed, self.source, epoch), cohort=self._cohort)
+
+    @property
+    def _cohort(self) -> int | None:
+        """How many clients take part at a time; None for all."""
+        given, clients = self.spec.participation.cohort, self.spec.tiers[0].entities
+        if given is None:
+            return None
+        if given > clients:
+            raise ScenarioError(
+                f"{self.source}: participation.cohort = {given}: there are {clients} clients; give at most so many, or "
+                "leave it out for all"
+            )
+        return given if isinstance(given, int) else max(1, round(given * clients))
 
     @cached_property
     def profile(self) -> LayerProfile:
@@ -261,7 +274,8 @@ class Scenario:
     def with_target(self, problem: Problem) -> Problem:
         """Fill in epsilon, as given or by the rounds that full synchronisation would need with these constants.
 
-        Those are rounds at the given learning rate, or at 1/smoothness where that is less: above it the bound ends.
+        Those are rounds at the given learning rate, or at 1/smoothness where that is less: above it the bound ends. They
+        are rounds of all clients, so that plans for cohorts of any size have one target.
         """
         spec = self.spec.convergence
         if problem.constants.by_loss:
@@ -278,7 +292,8 @@ class Scenario:
             if spec.slack is not None:
                 raise ScenarioError(f"{self.source}: convergence.slack = {spec.slack}: only with rounds; remove it")
             return replace(problem, constants=replace(problem.constants, target=spec.target))
-        valid = problem.with_step(min(problem.step, 1 / problem.constants.smoothness))
+        everyone = replace(problem, system=replace(problem.system, cohort=None))
+        valid = everyone.with_step(min(problem.step, 1 / problem.constants.smoothness))
         target = target_after(valid, spec.rounds, spec.slack or 0.0)
         return replace(problem, constants=replace(problem.constants, target=target))
 

@@ -27,6 +27,7 @@ from hsfl.scenario.training_sections import (
     DataSection,
     DynamicsSection,
     ExecutionSection,
+    ParticipationSection,
     StoppingSection,
     StrategySection,
     TrainingSection,
@@ -130,8 +131,8 @@ class ConvergenceSection(Section):
     )
     rounds: Positive | None = Field(
         None,
-        description="Instead of target: the rounds that training with all intervals 1 would need to reach it, at this "
-        "learning rate or, if that is less, at 1/smoothness.",
+        description="Instead of target: the rounds that training of all clients with all intervals 1 would need to "
+        "reach it, at this learning rate or, if that is less, at 1/smoothness.",
         examples=[10000],
     )
     slack: NotNegative | None = Field(
@@ -186,6 +187,7 @@ class ScenarioFile(Section):
     convergence: ConvergenceSection = Field(default_factory=lambda: ConvergenceSection.model_validate({}))
     data: DataSection | None = None
     dynamics: DynamicsSection | None = None
+    participation: ParticipationSection = Field(default_factory=lambda: ParticipationSection.model_validate({}))
     strategy: StrategySection = Field(default_factory=lambda: StrategySection.model_validate({}))
     stopping: StoppingSection = Field(default_factory=lambda: StoppingSection.model_validate({}))
     execution: ExecutionSection = Field(default_factory=lambda: ExecutionSection.model_validate({}))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hsfl.scenario.field_types import Duration, NotNegative, Positive, Section
+from hsfl.scenario.field_types import Duration, NotNegative, NumberOrShare, Positive, Section
 
 
 class ServerSection(Section):
@@ -119,6 +119,17 @@ class TrainingSection(Section):
                 rule = f'averaging = "{self.averaging}" has {", ".join(known)}'
                 return f"training.server.{name} = {value}: {rule}; remove it"
         return None
+
+
+class ParticipationSection(Section):
+    """Who takes part; without it, all clients in every round."""
+
+    cohort: NumberOrShare | None = Field(
+        None,
+        description="How many clients take part at a time: a whole number, or a share of them between 0 and 1, "
+        "rounded. They are drawn at random and stay until the devices are next averaged; default: all.",
+        examples=[10],
+    )
 
 
 class StoppingSection(Section):

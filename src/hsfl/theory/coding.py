@@ -10,6 +10,8 @@ relative error times the squares of what was sent, the J_m entities' changes ove
 independent, and their mean. With g^2 = G^2 - sigma^2 for the square of the mean gradient that is
 
     rho gamma^2 [ (1 + 1/J_m) g^2 I^2 + 2 sigma^2 / N I ],  at I = 1 as well.
+
+With cohorts K stands for N, and the entities that are expected to work for J_m.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ def crossing_noise(problem: Problem, link: str, code: Code) -> FloatArray:
         return np.zeros(problem.num_layers)
     scale = 1.0 if constants.by_loss else constants.smoothness * problem.step
     noise: FloatArray = constants.coding_noise[_LINKS.index(link), list(CODES).index(code.name)]
-    return scale / problem.system.num_clients * noise
+    return scale / problem.system.participants * noise
 
 
 def coding_noise(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
@@ -63,8 +65,8 @@ def unsent(problem: Problem) -> FloatArray:
     variance = constants.gradient_variance
     mean = np.maximum(constants.gradient_second_moment - variance, 0.0)
     scale = 1.0 if constants.by_loss else (constants.smoothness * problem.step) ** 2
-    systematic = (1 + 1 / np.array(system.entities))[:, None] * mean
-    random = np.broadcast_to(2 / system.num_clients * variance, systematic.shape)
+    systematic = (1 + 1 / system.working)[:, None] * mean
+    random = np.broadcast_to(2 / system.participants * variance, systematic.shape)
     return np.where(system.averaged[:, None], scale * np.stack((systematic, random)), 0.0)
 
 

@@ -2,6 +2,7 @@
 
 Both drift models are, for every tier, a quadratic in its interval whose coefficients are sums over the tier's layers:
 the drift term of tier m is [I_m > 1] * (q_2 I_m^2 + q_1 I_m + q_0). That is all a planner needs to know of them.
+A cohort that stays adds a quadratic of its own to that of the devices (`theory.sampling`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from hsfl.problem.problem import Problem, cumulative, once
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import edges
 from hsfl.theory.coding import coding_noise, unsent
+from hsfl.theory.sampling import sampling_variance, within_cohort
 
 #: How many times the loss the energy of drift may be before training stalls.
 ENERGY = 2.0
@@ -37,10 +39,11 @@ def paper_drift(problem: Problem) -> FloatArray:
 def refined_drift(problem: Problem) -> FloatArray:
     """Random drift grows with k rounds since the average, systematic drift with k^2; averaged over k = 0..I-1:
 
-    beta^2 gamma^2 [a (I-1)/2 + b (I-1)(2I-1)/6] with a = (J_m - 1)/N sum_l sigma_l^2 and b = sum_l zeta_{m,l}^2.
+    beta^2 gamma^2 [a (I-1)/2 + b (I-1)(2I-1)/6] with a = (J_m - 1)/N sum_l sigma_l^2 and b = sum_l zeta_{m,l}^2;
+    within a cohort, where only some clients take part (`theory.sampling`).
     A model under bounded dissimilarity, not the paper's theorem; it tells IID from non-IID data, which G^2 cannot.
     """
-    return (problem.constants.smoothness * problem.step) ** 2 * _over_intervals(problem, *_rates(problem))
+    return (problem.constants.smoothness * problem.step) ** 2 * over_intervals(problem, *_rates(problem))
 
 
 def energy_drift(problem: Problem) -> FloatArray:
@@ -51,16 +54,16 @@ def energy_drift(problem: Problem) -> FloatArray:
     curvature allows, beta = 1/gamma, as training with a useful step soon finds them.
     """
     a_ML, b_ML = _rates(problem)
-    return _over_intervals(problem, RANDOM * a_ML / np.array(problem.system.entities)[:, None], b_ML)
+    return over_intervals(problem, RANDOM * a_ML / problem.system.working[:, None], b_ML)
 
 
 def _rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
     """What every layer adds to a_m and b_m in every tier: (M, L) each, as far as training has seen it."""
     constants, system = problem.constants, problem.system
     assert constants.gradient_dissimilarity is not None
-    a_ML = (np.array(system.entities)[:, None] - 1) / system.num_clients * constants.gradient_variance
+    a_ML = (system.working[:, None] - 1) / system.participants * constants.gradient_variance
     seen_M = 1.0 if constants.drift_correction is None else constants.drift_correction[:, None]
-    return seen_M * a_ML, seen_M * constants.gradient_dissimilarity
+    return seen_M * a_ML, seen_M * within_cohort(system, constants.gradient_dissimilarity)
 
 
 def _growth(problem: Problem, k: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -77,7 +80,7 @@ def _growth(problem: Problem, k: FloatArray) -> tuple[FloatArray, FloatArray]:
     return k - 2 * recent / (1 + mu), k**2
 
 
-def _over_intervals(problem: Problem, a_ML: FloatArray, b_ML: FloatArray) -> FloatArray:
+def over_intervals(problem: Problem, a_ML: FloatArray, b_ML: FloatArray) -> FloatArray:
     """The mean of a and b, grown, over k = 0..I-1, as coefficients of I^2, I and 1: (3, M, L).
 
     Without momentum that is a quadratic. With it, it is the quadratic that is right at the intervals in force and at
@@ -132,9 +135,24 @@ DRIFT_MODELS: dict[str, Callable[[Problem], FloatArray]] = {
 
 
 def drift_coefficients(problem: Problem) -> FloatArray:
-    """q_2, q_1, q_0 of every layer in every tier: (3, M, L), 0 where a tier has one entity (Insight 2)."""
+    """q_2, q_1, q_0 of every layer in every tier: (3, M, L), 0 where a tier has one entity at work (Insight 2)."""
     coefficients = DRIFT_MODELS[problem.constants.drift](problem)
-    return np.where(problem.system.averaged[:, None], coefficients, 0.0)
+    several = problem.system.averaged & (problem.system.participants > 1)
+    return np.where(several[:, None], coefficients, 0.0)
+
+
+def staying_cohort(problem: Problem) -> tuple[FloatArray, FloatArray]:
+    """What a cohort adds to the drift of the devices when it stays for I_1 rounds, not one: two (3,) of I^2, I and 1.
+
+    The first grows with the step: as noise that is the same for I_1 rounds, beta gamma v (I_1 - 1). The second with its
+    square: all machines go where the cohort pulls, beta^2 gamma^2 v (I_1-1)(2 I_1-1)/6. v is that of all layers.
+    """
+    variance = sampling_variance(problem)
+    by_step = 1.0 if problem.constants.by_loss else problem.constants.smoothness * problem.step
+    pulled = np.zeros((problem.system.num_tiers, 1))
+    pulled[0] = variance
+    together = over_intervals(problem, np.zeros_like(pulled), pulled)[:, 0, 0]
+    return by_step * variance * np.array((0.0, 1.0, -1.0)), by_step**2 * together
 
 
 @once
@@ -144,7 +162,7 @@ def drift_sums(problem: Problem) -> FloatArray:
 
 
 def drift(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
-    """The drift term of every tier: (..., M), with what its averages leave unsent."""
+    """The drift term of every tier: (..., M), with what its averages leave unsent and what a cohort that stays adds."""
     at, tier, intervals = edges(cuts, problem.num_layers), np.arange(problem.system.num_tiers), np.asarray(intervals)
 
     def of_tiers(sums: FloatArray) -> FloatArray:
@@ -152,6 +170,9 @@ def drift(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> Fl
         return found
 
     apart = quadratic(of_tiers(drift_sums(problem)), intervals.astype(float))
+    if problem.system.sampled:
+        by_step, by_square = staying_cohort(problem)
+        apart[..., 0] += quadratic(by_step + by_square, intervals[..., 0].astype(float))
     if problem.constants.coding_noise is None:
         return apart
     u2, u1 = of_tiers(cumulative(unsent(problem)))
@@ -167,11 +188,16 @@ def quadratic(coefficients: FloatArray, intervals: FloatArray, at_one: FloatArra
 
 @once
 def noise_floor(problem: Problem) -> float:
-    """beta gamma sum_l sigma_l^2 / N: what no number of rounds and no plan gets below; no part of `loss_target`."""
+    """beta gamma sum_l sigma_l^2 / N: what no number of rounds and no plan gets below; no part of `loss_target`.
+
+    With cohorts beta gamma sum_l (sigma_l^2 / K + v_l).
+    """
     constants = problem.constants
     if constants.by_loss:
         return 0.0
-    return float(constants.smoothness * problem.step * constants.gradient_variance.sum() / problem.system.num_clients)
+    by_step = constants.smoothness * problem.step
+    floor = float(by_step * constants.gradient_variance.sum() / problem.system.participants)
+    return floor + by_step * sampling_variance(problem)
 
 
 def gap_over_step(problem: Problem) -> float:

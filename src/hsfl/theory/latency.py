@@ -70,9 +70,13 @@ def latency_by_cut(problem: Problem, slowness: FloatArray) -> tuple[FloatArray, 
 
 
 def split_latency(problem: Problem, cuts: npt.ArrayLike, slowness: FloatArray | None = None) -> FloatArray:
-    """T_S(c) = max_n T_n(c): (...), over all clients or those given by columns of `System.slowness`."""
-    slowness = problem.system.slowness if slowness is None else slowness
-    return slowest_latency(demands(problem, cuts), slowness)
+    """T_S(c) = max_n T_n(c): (...), over all clients, expected of a random cohort where only some take part.
+
+    Or over those given by columns of `System.slowness`: those of a cohort that was drawn.
+    """
+    if slowness is not None or not problem.system.sampled:
+        return slowest_latency(demands(problem, cuts), problem.system.slowness if slowness is None else slowness)
+    return expected_latency(demands(problem, cuts), problem.system.slowness, problem.system.slowest_chances)
 
 
 def slowest_latency(demand: FloatArray, slowness: FloatArray) -> FloatArray:
@@ -86,13 +90,43 @@ def slowest_latency(demand: FloatArray, slowness: FloatArray) -> FloatArray:
     return np.concatenate(latency).reshape(demand.shape[:-1])
 
 
+def expected_latency(demand: FloatArray, slowness: FloatArray, chances: FloatArray) -> FloatArray:
+    """The same for the slowest of a random cohort, expected: sum_r P(it is the r-th slowest client) T_(r)."""
+    flat = demand.reshape(-1, demand.shape[-1])
+    rows = max(1, _CHUNK // slowness.shape[1])
+    parts = (flat[k : k + rows] @ slowness for k in range(0, len(flat), rows))
+    expected = np.concatenate([np.sort(latency, axis=1)[:, ::-1] @ chances for latency in parts])
+    return expected.reshape(demand.shape[:-1])
+
+
+def mean_slowest(demand: FloatArray, slowness: FloatArray, chances: FloatArray) -> FloatArray:
+    """(3M-2,): the slowness of the slowest of a random cohort at a demand (3M-2,), its mean over all cohorts.
+
+    At that demand it takes the expected time of the slowest. At any other it takes no longer than that: it is the mean
+    over cohorts of one client of each.
+    """
+    order = np.argsort(-(demand @ slowness), kind="stable")
+    weights = np.empty_like(chances)
+    weights[order] = chances
+    return slowness @ weights
+
+
 def slowest_round(problem: Problem, cuts: npt.ArrayLike) -> tuple[int, FloatArray, RoundParts]:
-    """The client, counted from 0, that decides T_S of one plan, T_S, and where that client's round goes."""
+    """The client, counted from 0, that decides T_S of one plan, T_S, and where that client's round goes.
+
+    With cohorts: the client whose round is nearest to the expected T_S, and where the slowest's rounds go in the mean.
+    """
     M, demand, slowness = problem.system.num_tiers, demands(problem, cuts), problem.system.slowness
     latency = demand @ slowness
-    client = int(latency.argmax())
-    parts = demand * slowness[:, client]
-    return client, latency[client], RoundParts(parts[:M], parts[M : 2 * M - 1], parts[2 * M - 1 :])
+    if problem.system.sampled:
+        chances = problem.system.slowest_chances
+        total: FloatArray = np.sort(latency)[::-1] @ chances
+        client, slowest = int(np.abs(latency - total).argmin()), mean_slowest(demand, slowness, chances)
+    else:
+        client = int(latency.argmax())
+        total, slowest = latency[client], slowness[:, client]
+    parts = demand * slowest
+    return client, total, RoundParts(parts[:M], parts[M : 2 * M - 1], parts[2 * M - 1 :])
 
 
 def aggregation_latency(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
@@ -117,7 +151,7 @@ def averaged_bits(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
 
 
 def client_memory(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
-    """Bits each tier holds for one client: (..., M), the sum in C5; an entity with N_m^j clients holds that many."""
+    """Bits each tier holds for one client: (..., M), the sum in C5, held for each that takes part."""
     at, tier = edges(cuts, problem.num_layers), np.arange(problem.system.num_tiers)
     total: FloatArray = problem.client_memory_bits[tier, at[..., 1:]] - problem.client_memory_bits[tier, at[..., :-1]]
     return total
