@@ -14,9 +14,9 @@ from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import LayerProfile
 from hsfl.problem.system import System, Tier
 from hsfl.theory.coding import of_all_codes
-from hsfl.theory.convergence import drift_coefficients, margin, noise_floor, quadratic
-from hsfl.theory.latency import client_memory
-from hsfl.theory.objective import objective
+from hsfl.theory.convergence import drift_coefficients, margin, noise_floor, quadratic, rounds_needed, staying_cohort
+from hsfl.theory.latency import aggregation_latency, averaged_bits, client_memory, round_parts, split_latency
+from hsfl.theory.objective import objective_of
 
 
 def random_problem(
@@ -98,8 +98,43 @@ def with_memory_limits(rng: np.random.Generator, problem: Problem) -> Problem:
     tiers = []
     for m, tier in enumerate(problem.system.tiers):
         slack = rng.uniform(1.01, 2.0) if rng.random() < 0.7 else np.inf
-        tiers.append(replace(tier, memory_bits=problem.system.clients_per_entity[m] * need[m] * slack))
-    return replace(problem, system=System(tuple(tiers)))
+        tiers.append(replace(tier, memory_bits=problem.system.most_hosted[m] * need[m] * slack))
+    return replace(problem, system=replace(problem.system, tiers=tuple(tiers)))
+
+
+def with_cohort(rng: np.random.Generator, problem: Problem, cohort: int, longest_interval: int = 8) -> Problem:
+    """The same problem for cohorts of clients that differ, with a target that longer intervals of the devices miss.
+
+    Where a cohort misses no machine, those of the other tiers miss it too.
+    """
+    zeta = rng.uniform(0.1, 1.5, (problem.system.num_tiers, problem.num_layers))
+    constants = replace(problem.constants, gradient_dissimilarity=np.sort(zeta, axis=0)[::-1])
+    problem = replace(problem, system=replace(problem.system, cohort=cohort), constants=constants)
+    coefficients = drift_coefficients(problem)
+    coefficients[:, 0] += np.add(*staying_cohort(problem))[:, None]
+    bounded = problem.system.averaged & ~problem.system.missable
+    reach = quadratic(coefficients[:, bounded].reshape(3, -1, 1), np.array([float(longest_interval)])).min()
+    target = noise_floor(problem) + reach * rng.uniform(0.5, 1.0)
+    return replace(problem, constants=replace(constants, target=target))
+
+
+def cohorts(system: System) -> Iterator[tuple[int, ...]]:
+    """Every cohort there is."""
+    return itertools.combinations(range(system.num_clients), system.participants)
+
+
+def latencies_by_cohorts(problem: Problem, cuts: np.ndarray) -> tuple[float, np.ndarray]:
+    """T_S and T_{m,A}, (M,), as means over all cohorts, each with the slowest of those who take part."""
+    system, each = problem.system, round_parts(problem, cuts).total_s
+    split, sending = [], []
+    for cohort in cohorts(system):
+        members = list(cohort)
+        split.append(each[members].max())
+        hosts = [np.unique(row[members]) for row in system.hosts]
+        pairs = zip(system.tiers, hosts, strict=True)
+        sending.append([1 / t.fed_uplink_bps[j].min() + 1 / t.fed_downlink_bps[j].min() for t, j in pairs])
+    seconds = np.where(np.array(system.entities) > 1, np.mean(sending, axis=0), 0.0)
+    return float(np.mean(split)), averaged_bits(problem, cuts) * seconds
 
 
 def with_planned_codes(rng: np.random.Generator, problem: Problem, most: int = 3) -> Problem:
@@ -114,10 +149,10 @@ def with_planned_codes(rng: np.random.Generator, problem: Problem, most: int = 3
             given[link] = [str(c) for c in rng.choice(list(CODES), int(rng.integers(1, most + 1)), replace=False)]
         codes = tier_codes(given or None, "code", top=m + 1 == problem.system.num_tiers, entities=tier.entities)
         tiers.append(replace(tier, codes=codes))
-    constants, system = problem.constants, System(tuple(tiers))
+    constants, system = problem.constants, replace(problem.system, tiers=tuple(tiers))
     scale = 1.0 if constants.by_loss else constants.smoothness * problem.step
     left = constants.target - noise_floor(problem)
-    noise = left * system.num_clients / scale * 10 ** rng.uniform(-3.5, 0.0, (2, problem.num_layers))
+    noise = left * system.participants / scale * 10 ** rng.uniform(-3.5, 0.0, (2, problem.num_layers))
     return replace(problem, system=system, constants=replace(constants, coding_noise=of_all_codes(noise)))
 
 
@@ -163,7 +198,8 @@ def _exhaustive(problem: Problem, allow_empty_tiers: bool, longest: int) -> Best
     cuts = cut_vectors(problem, allow_empty_tiers)
     needs = client_memory(problem, cuts)
     for m, tier in enumerate(problem.system.tiers):
-        per_entity = needs[:, m, None] * problem.system.clients_per_entity[m]
+        hosted = np.minimum(problem.system.clients_per_entity[m], problem.system.participants)
+        per_entity = needs[:, m, None] * hosted
         cuts, needs = (x[(per_entity < tier.memory_bits).all(axis=1)] for x in (cuts, needs))
     best = None
     for c in cuts:
@@ -176,6 +212,8 @@ def _exhaustive(problem: Problem, allow_empty_tiers: bool, longest: int) -> Best
             empty = ([0, *c, problem.num_layers][m + 1]) == ([0, *c, problem.num_layers][m])
             if problem.system.entities[m] == 1 or empty:
                 choices.append([1])
+            elif problem.system.missable[m]:
+                choices.append(values[reach])  # no longer than the devices', below
             else:
                 alone[-1, m] = longest + 1
                 assert margin(problem, c, alone[-1]) <= 0, "raise `longest`: a longer interval could still be best"
@@ -183,7 +221,13 @@ def _exhaustive(problem: Problem, allow_empty_tiers: bool, longest: int) -> Best
         if not all(len(some) for some in choices):
             continue
         intervals = np.stack(np.meshgrid(*choices, indexing="ij"), axis=-1).reshape(-1, M)
-        values = objective(problem, c, intervals)
+        missed = intervals[:, problem.system.missable]
+        intervals = intervals[(missed <= intervals[:, :1]).all(axis=1)]
+        if problem.system.sampled:
+            split_s, aggregation_s = latencies_by_cohorts(problem, c)
+        else:
+            split_s, aggregation_s = split_latency(problem, c), aggregation_latency(problem, c)
+        values = objective_of(rounds_needed(problem, c, intervals), split_s, aggregation_s, intervals)
         k = int(np.argmin(values))
         if np.isfinite(values[k]) and (best is None or values[k] < best.objective_s):
             best = Best(tuple(map(int, c)), tuple(map(int, intervals[k])), float(values[k]))

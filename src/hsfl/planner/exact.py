@@ -36,8 +36,8 @@ from hsfl.theory.convergence import quadratic
 
 #: Up to this many (cut vector, client) pairs are tabulated; beyond, branch and bound.
 TABLE_LIMIT = 20_000_000
-#: With cohorts: about as many mean clients are met.
-_MEAN_CLIENTS = 32
+#: With cohorts a table is read for many ranges of intervals, so it counts as if for so many clients.
+_COHORTS_AS_CLIENTS = 400
 _ROUNDING = 1e-12
 
 
@@ -112,7 +112,7 @@ class ExactSolver:
         system, self._cohorts = problem.system, None
         if system.sampled:
             self._cohorts = MeanClients(system.slowness, system.slowest_chances)
-            slowness, clients = self._cohorts.slowness, _MEAN_CLIENTS
+            slowness, clients = self._cohorts.slowness, _COHORTS_AS_CLIENTS
         else:
             slowness = system.slowness[:, slowest_clients(system.slowness)]
             clients = slowness.shape[1]

@@ -87,7 +87,7 @@ def claim(problem: Problem, result: PlanResult, caveat: str | None) -> str:
     solved = f"{result.method}, {format_seconds(result.solve_ms / 1e3)}"
     kind = "" if result.allow_empty_tiers or len(result.intervals) == 2 else " with every tier used"
     if problem.system.missable.any():
-        kind += ", none averaged less often than cohorts change"
+        kind += ", no tier averaged less often than cohorts change"
     if caveat is not None:
         kind += ", for the bound of SGD"
     if result.status == "optimal":
