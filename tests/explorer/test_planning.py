@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import Any
 
@@ -59,6 +60,22 @@ def test_a_round_is_the_sum_of_its_steps(name: str) -> None:
     for before, after in zip(view["steps"], view["steps"][1:], strict=False):
         assert after["start"] == pytest.approx(before["start"] + before["seconds"])
     assert [tier["first"] for tier in view["tiers"]] == [0, *view["cuts"]]
+
+
+@pytest.mark.parametrize("name", ["paper", "tight-memory"])
+def test_a_cohort_is_planned_and_shown(name: str) -> None:
+    """The steps add up to the expected round, the curves stay where cohorts miss nobody, and so do plans by hand."""
+    changes = {"participation.cohort": "15"}
+    view = page(name).plan(asked(changes=changes, own={"cuts": [1, 2], "intervals": [1, 2, 1]}), stays)
+    plan, result = view["plan"], hsfl.plan(hsfl.load_scenario(name, {"participation.cohort": 15}))
+    assert plan["objective_s"] == result.objective_s and "15 clients at a time" in view["system"]
+    assert sum(step["seconds"] for step in plan["steps"]) == pytest.approx(plan["round_s"])
+    assert re.search(r"the slowest of 15 of \d+ clients .* \(client \d+ is nearest to it\)", plan["client"])
+    assert min(s for s in view["landscape"]["seconds"] if s is not None) == pytest.approx(result.objective_s)
+    for curve in view["intervals"]:
+        at = curve["at"].index(result.intervals[curve["tier"]])
+        assert curve["seconds"][at] == pytest.approx(result.objective_s) == min(filter(None, curve["seconds"]))
+    assert "averaged less often than the devices" in view["own"]["error"]
 
 
 def test_a_plan_by_hand_says_what_it_costs() -> None:
@@ -136,6 +153,10 @@ def test_limits_come_from_the_schema() -> None:
     assert fields["tiers.device.code"].choices == ("fp32", "bf16", "int8", "int4", "auto")
     assert fields["tiers.device.uplink"].form == "uniform" and fields["tiers.device.uplink"].numbers == (75e6, 80e6)
     assert fields["tiers.device.uplink"].kind == "rate" and "tiers.cloud.uplink" not in fields
+    for cohort, kind, low, high in ((None, "whole", 1, None), (5, "whole", 1, None), (0.25, "number", 0, 1)):
+        found = {f.path: f for f in form(hsfl.load_scenario("paper", {"participation.cohort": cohort}))}
+        field = found["participation.cohort"]
+        assert (field.kind, field.low, field.high) == (kind, low, high)
 
 
 @pytest.mark.parametrize(

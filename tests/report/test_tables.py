@@ -52,6 +52,20 @@ def check(*parts: Any, width: int = 80) -> None:
             assert set(str(cell).split()) <= shown, cell
 
 
+def test_a_plan_for_a_cohort_says_whose_round_is_shown():
+    scenario = hsfl.load_scenario("paper", {"participation.cohort": 5})
+    result = hsfl.plan(scenario)
+    report = tables.plan_report(scenario.problem, result)
+    check(report)
+    said = " ".join(printed(report).split())
+    assert "1 cloud, 5 clients at a time" in said and "no tier averaged less often than cohorts change" in said
+    nearest = f"(client {result.slowest_client + 1} is nearest to it)"
+    assert f"An average round of the slowest of 5 of 20 clients at random, in the mean {nearest}:" in said
+    alone = hsfl.load_scenario("paper", {"participation.cohort": 1})
+    one = printed(tables.plan_report(alone.problem, hsfl.plan(alone)))
+    assert "An average round of one of 20 clients at random" in one and "1 client at a time" in one
+
+
 @pytest.mark.parametrize("name", QUICK)
 def test_plans_break_no_word(name):
     scenario = hsfl.load_scenario(name)

@@ -44,6 +44,16 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"convergence.smothness": 1, "convergence.smoothness": ABSENT},
         ["unknown field convergence.smothness", "did you mean smoothness?"],
     ),
+    # who takes part
+    "no cohort": ({"participation": {"cohort": 0}}, ["participation.cohort = 0", "at least 1 client", "0.1"]),
+    "a share of all": ({"participation": {"cohort": 1.0}}, ["participation.cohort = 1.0", "leave it out for all"]),
+    "a cohort in words": ({"participation": {"cohort": "some"}}, ['participation.cohort = "some"', "whole number"]),
+    "a cohort that is true": ({"participation": {"cohort": True}}, ["participation.cohort = true", "whole number"]),
+    "a cohort of too many": (
+        {"participation": {"cohort": 7}},
+        ["participation.cohort = 7", "there are 6 clients", "leave it out for all"],
+    ),
+    "a misspelt cohort": ({"participation": {"cohorts": 2}}, ["participation.cohorts", "did you mean cohort?"]),
     # missing
     "no name": ({"name": ABSENT}, ["name is missing"]),
     "no training": ({"training": ABSENT}, ["training is missing"]),
@@ -407,6 +417,10 @@ BAD_CALLS: dict[str, tuple[list[str], list[str]]] = {
         ["good.toml", 'tiers.device.uplink = "20 Mbsp"', RATE],
     ),
     "unknown method": (["plan", "good.toml", "--method", "magic"], ["'magic'", "exact, bcd"]),
+    "bcd knows no cohorts": (
+        ["plan", "good.toml", "--method", "bcd", "--set", "participation.cohort=2"],
+        ['method "bcd"', "no cohorts"],
+    ),
     "bcd cannot plan the step": (
         ["plan", "good.toml", "--method", "bcd", "--optimize-learning-rate"],
         ["only the exact method"],
@@ -631,6 +645,9 @@ def test_a_sentence_speaks_of_the_file_and_not_of_the_program(changes, command, 
         {"convergence.slack": 1e308},
         {"convergence.gradient_second_moment": [1e308] * 5},
         {"convergence.gradient_variance": [1e308] * 5},
+        {"participation": {"cohort": 2}, "convergence.gradient_dissimilarity": [1e308] * 5},
+        {"participation": {"cohort": 2}, "convergence.gradient_dissimilarity": [0.0] * 5},
+        {"participation": {"cohort": 1}, "convergence.smoothness": 1e-200, "training.learning_rate": 1e200},
     ],
     ids=str,
 )
