@@ -86,6 +86,20 @@ def test_search_and_table_agree_on_more_than_can_be_tried(scenario: str) -> None
         assert table.proven and search.proven
 
 
+def test_out_of_time_the_bound_is_still_true() -> None:
+    gaps = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        problem = random_problem(rng, num_tiers=4, num_layers=16, num_clients=60, single_top=False, generosity=30)
+        problem = with_cohort(rng, problem, 20, 40)
+        optimum = ExactSolver(problem).solve().ratio
+        hasty = ExactSolver(problem, table_limit=0, time_limit_s=0.0).solve()
+        assert evaluate_plan(problem, hasty.plan).reaches_target
+        assert hasty.lower_bound <= optimum * (1 + 1e-12) <= hasty.ratio * (1 + 2e-12)
+        gaps.append(1 - hasty.lower_bound / hasty.ratio)
+    assert 0 < max(gaps) < 1
+
+
 def test_a_city_is_planned_for_a_cohort() -> None:
     """100,000 devices, 100 at a time: proven optimal; the clients that are never the slowest of all count too."""
     scenario = hsfl.load_scenario("city", {"participation.cohort": 0.001})

@@ -111,6 +111,8 @@ class System:
     @cached_property
     def missable(self) -> npt.NDArray[np.bool_]:
         """(M,): which tiers above the devices have an entity that hosts none of some cohort."""
+        if not self.sampled:
+            return np.zeros(self.num_tiers, dtype=bool)
         least = np.array([counts.min() for counts in self.clients_per_entity])
         found: npt.NDArray[np.bool_] = self.averaged & (self.participants <= self.num_clients - least)
         found[0] = False
@@ -130,6 +132,8 @@ class System:
     @cached_property
     def most_hosted(self) -> tuple[IntArray, ...]:
         """The most clients of each entity that take part at a time: M arrays (J_m,), min(K, N_m^j)."""
+        if not self.sampled:
+            return self.clients_per_entity
         return tuple(np.minimum(counts, self.participants) for counts in self.clients_per_entity)
 
     @cached_property

@@ -274,8 +274,8 @@ class Scenario:
     def with_target(self, problem: Problem) -> Problem:
         """Fill in epsilon, as given or by the rounds that full synchronisation would need with these constants.
 
-        Those are rounds at the given learning rate, or at 1/smoothness where that is less: above it the bound ends. They
-        are rounds of all clients, so that plans for cohorts of any size have one target.
+        Those are rounds at the given learning rate, or at 1/smoothness where that is less: above it the bound ends.
+        They are rounds of all clients, so that plans for cohorts of any size have one target.
         """
         spec = self.spec.convergence
         if problem.constants.by_loss:
