@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hsfl.problem.cohort import slowest_chances
 from hsfl.problem.problem import Problem
 from hsfl.problem.system import System
-from hsfl.theory.convergence import drift, margin, noise_floor
+from hsfl.theory.convergence import drift, margin, noise_floor, staying_cohort
 from hsfl.theory.latency import (
     aggregation_latency,
     demands,
@@ -198,6 +198,25 @@ def test_a_cohort_that_stays_by_hand() -> None:
     at_four = by_step * v * 3 + by_step**2 * v * (3 * 7) / 6
     assert drift(problem, (1,), (4, 1)) == pytest.approx([at_four, 0.0])
     assert drift(problem, (1,), (1, 1)) == pytest.approx([0.0, 0.0])
+
+
+@pytest.mark.parametrize("stay", [2, 10, 40])
+def test_a_cohort_that_stays_is_as_much_more_noise_as_on_a_quadratic(stay: int) -> None:
+    """Clients pull with curvature beta towards points of their own, in steps that are short: what is left of the mean
+    squared gradient grows with the stay of cohorts as the bound says, to within a tenth.
+
+    From w a stay ends at a + q (w - a) with q = (1 - beta gamma)^I and a the mean point of the cohort, so that at the
+    end w varies (1 - q) / (1 + q) times as much as a.
+    """
+    problem = random_problem(np.random.default_rng(1), num_tiers=2, num_layers=2, num_clients=9, drift="refined")
+    constants = replace(
+        problem.constants, gradient_dissimilarity=np.ones((2, 2)), gradient_variance=np.zeros(2), smoothness=2.0
+    )
+    problem = of(replace(problem, constants=constants, learning_rate=0.001), 3)
+    left = [(1 - q) / (1 + q) for q in ((1 - 2.0 * 0.001) ** rounds for rounds in (1, stay))]
+    by_step, by_square = staying_cohort(problem)
+    longer = noise_floor(problem) + float(np.polyval(by_step + by_square, stay))
+    assert longer / noise_floor(problem) == pytest.approx(left[1] / left[0], rel=0.1)
 
 
 def test_where_no_dissimilarity_is_known_the_second_moment_stands_for_it() -> None:

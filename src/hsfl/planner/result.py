@@ -50,8 +50,9 @@ class Evaluation:
     total_latency_s: float
     """T(I, c), with whole rounds and averages."""
     slowest_client: int
+    """With cohorts: the client whose round is nearest to T_S."""
     parts: RoundParts
-    """Where the slowest client's round goes."""
+    """Where the slowest client's round goes; with cohorts in the mean over them."""
     memory_bits: tuple[float, ...]
     """What the fullest entity of each tier holds."""
     tiers_over_memory: tuple[int, ...]

@@ -5,7 +5,7 @@ const NAMES = {
   entities: "machines", fed_uplink: "fed uplink", fed_downlink: "fed downlink", batch_size: "batch size",
   learning_rate: "learning rate", initial_gap: "initial gap", code: "code of links",
 };
-const TITLES = { training: "Training", convergence: "Target and bound" };
+const TITLES = { training: "Training", participation: "Who takes part", convergence: "Target and bound" };
 const UNIT = { compute: ["FLOPS", 1], rate: ["bps", 1], size: ["B", 8] };
 const STEPS = 1000;
 const title = (field) => NAMES[field.name] || field.name.replaceAll("_", " ");
