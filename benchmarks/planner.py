@@ -223,6 +223,28 @@ def with_codes(repeats: int) -> list[str]:
     return lines
 
 
+def with_cohorts(blocks: int) -> list[str]:
+    """CPU time of `hsfl.plan` for cohorts, and with all clients, in turn, block by block."""
+    lines = [
+        "| scenario | clients | cohort | cohort / all clients: time | `hsfl.plan` | all clients | status |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    cases = [("paper", 5), ("paper-mnist", 5), ("client-edge", 5), ("client-cloud", 5), ("city", 100), ("city", 10_000)]
+    for name, cohort in cases:
+        everybody, scenario = hsfl.load_scenario(name), hsfl.load_scenario(name, {"participation.cohort": cohort})
+        calls = 2 if name == "city" else 10
+        result = hsfl.plan(scenario)
+        times = np.array(
+            [[cpu_seconds(lambda s=s: hsfl.plan(s), calls) for s in (scenario, everybody)] for _ in range(blocks)]
+        )
+        ratio, (own, others) = np.median(times[:, 0] / times[:, 1]), 1e3 * np.median(times, axis=0)
+        clients = everybody.problem.system.num_clients
+        lines.append(
+            f"| {name} | {clients:,} | {cohort:,} | **{ratio:.1f}** | {own:.3g} ms | {others:.3g} ms | {result.status} |"
+        )
+    return lines
+
+
 def _status(solution: Solution) -> str:
     gap = 1 - solution.lower_bound / solution.ratio
     return "proven optimal" if gap <= 1e-9 else f"gap {gap:.2g}"
@@ -292,6 +314,13 @@ def main() -> None:
             "All four codes allowed on every link, with what is usual of their noise in the bound.",
             "",
             *with_codes(repeats),
+            "",
+            "## With cohorts",
+            "",
+            "CPU time of `hsfl.plan` where some clients take part at a time, and where all do. The machines and what "
+            "follows from them alone, such as the clients' coefficients, are kept from call to call.",
+            "",
+            *with_cohorts(blocks),
             "",
             "## From a cold start",
             "",
