@@ -35,6 +35,7 @@ ALLOWED = {
         "display",
         "errors",
         "files",
+        "factory",
         "records",
         "problem",
         "theory",

@@ -15,7 +15,7 @@ from hsfl.errors import HsflError
 from hsfl.planner.result import Evaluation, PlanResult
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
-from hsfl.runs.callback import Callback
+from hsfl.runs.callback import Callback, StopTraining
 from hsfl.runs.reading import Run
 from hsfl.scenario.catalog import scenario_names
 from hsfl.scenario.scenario import Scenario
@@ -46,6 +46,7 @@ __all__ = [
     "Problem",
     "Run",
     "Scenario",
+    "StopTraining",
     "__version__",
     "backend",
     "compare",

@@ -22,6 +22,7 @@ from hsfl.scenario.schema import ModelSection
 if TYPE_CHECKING:
     from hsfl.distributed.cluster import Cluster
     from hsfl.engine import Backend
+    from hsfl.engine.losses import Loss, Metric
     from hsfl.problem.problem import Constants
     from hsfl.problem.strategy import Strategy
     from hsfl.runs.callback import Callback
@@ -143,8 +144,11 @@ def backend(
 
     `layers` is the model as a list of torch modules, such as the children of `hsfl.models.chain`, `hosts[m][n]` the
     entity of tier m that serves client n, `cuts` M-1 counts of layers, `optimizer` for example
-    ``{"name": "sgd", "lr": 0.01, "momentum": 0.9}``. Options: `loss` (of outputs and targets; default cross entropy),
-    `averaging` ("plain", "corrected", "fedprox", "fedavgm", "fedadam", or a rule of `hsfl.engine.averaging`), `codes` (how links write what they carry:
+    ``{"name": "sgd", "lr": 0.01, "momentum": 0.9}``, where `clip` is the largest norm of an entity's gradient and
+    `schedule` a function of the round, counted from 0, that gives a factor of `lr`. Options: `loss` (of outputs and
+    targets, for every sample; default cross entropy), `metrics` (the same by name, for evaluations), `averaging`
+    ("plain", "corrected", "fedprox", "fedavgm", "fedadam", or a rule of `hsfl.engine.averaging`), `codes` (how links
+    write what they carry:
     "int8" for all of them, or for each tier a name or a table such as ``{"up": "int4", "down": "int8"}``), `dtype`,
     `device`, `precision` ("fp32", "tf32", "bf16"), `seed` (of dropout), `capture` (False: no CUDA graphs) and `data`
     (what `train_round` trains on). Tiers, entities, clients and layers count from 0 here. Needs torch.
@@ -177,6 +181,8 @@ def train(
     scenario: Scenario | str | Path,
     *,
     strategy: str | Strategy | None = None,
+    loss: Loss | None = None,
+    metrics: Mapping[str, Metric] | Iterable[Metric] | None = None,
     callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     data: str | Path | None = None,
@@ -184,14 +190,18 @@ def train(
     """Train a scenario into a run folder (default: the next free runs/NAME-STRATEGY-N) and read it back.
 
     `strategy` is a name, such as "HSFL", or an object of your own (see `hsfl.problem.strategy.Strategy`); default:
-    the scenario's. `callbacks` are subclasses of `hsfl.Callback`. `data` is a folder with data sets. Ctrl-C
+    the scenario's. `loss` and `metrics`, a list of functions or a dictionary of them by name, are used instead of the
+    scenario's: functions of outputs and targets that give a number for every sample, such as torch's losses with
+    ``reduction="none"``. `callbacks` are subclasses of `hsfl.Callback`. `data` is a folder with data sets. Ctrl-C
     finishes the round, writes a checkpoint and raises KeyboardInterrupt; `hsfl.resume` goes on from there.
     """
     scenario, strategy = _by_name(_loaded(scenario), strategy)
     _check_extra()
+    from hsfl.runs.learning import Given
     from hsfl.runs.training import start
 
-    return start(scenario, _path(out), strategy=strategy, callbacks=callbacks, data_folder=_path(data))
+    options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": _path(data)}
+    return start(scenario, _path(out), given=Given(loss, metrics), **options)
 
 
 def run(
@@ -236,6 +246,8 @@ def resume(
     overrides: Mapping[str, Any] | None = None,
     *,
     strategy: Strategy | None = None,
+    loss: Loss | None = None,
+    metrics: Mapping[str, Metric] | Iterable[Metric] | None = None,
     callbacks: Sequence[Callback] = (),
     data: str | Path | None = None,
     cluster: str | None = None,
@@ -247,8 +259,8 @@ def resume(
 ) -> Run:
     """Go on with a run from its last checkpoint; `overrides` may change when it ends (stopping.rounds and the like).
 
-    A run with a strategy object of your own needs it again here. `cluster` and what follows it are those of `run`;
-    without a cluster it goes on in this process.
+    A run with a strategy, a loss or metrics of your own, given from Python, needs them again here. `cluster` and what
+    follows it are those of `run`; without a cluster it goes on in this process.
     """
     _check_extra()
     from hsfl.runs import resuming
@@ -262,7 +274,11 @@ def resume(
     data_folder = _path(data) or data_folder
     options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": data_folder}
     if cluster is None:
-        return go_on(Path(folder), scenario, **options)
+        from hsfl.runs.learning import Given
+
+        return go_on(Path(folder), scenario, given=Given(loss, metrics), **options)
+    if loss is not None or metrics is not None:
+        raise HsflError("loss, metrics: machines find theirs by name; give training.loss and training.metrics")
     where = (cluster, data_folder, _path(token), _path(certificates), listen, _path(state), as_measured)
     with _machines(scenario, *where) as (scenario, executor):
         return go_on(Path(folder), scenario, executor=executor, **options)

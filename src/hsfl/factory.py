@@ -42,6 +42,11 @@ class Factory:
         if self._module.endswith(".py"):
             raise error(f"{label}: write the module's name, not its file: {self._module[:-3]}:{self._attribute}")
 
+    def find(self) -> Callable[..., Any]:
+        """The function itself."""
+        with self.importing():
+            return self._find()
+
     def call(self) -> Any:
         """What the function returns."""
         with self.importing():
@@ -72,7 +77,7 @@ class Factory:
         """The sentence for an error in the user's own code."""
         return self.error(f"{self.label}: {action} raised {raised(error)}; a factory must import and run by itself")
 
-    def _find(self) -> Callable[[], Any]:
+    def _find(self) -> Callable[..., Any]:
         name = self._module
         try:
             module = importlib.import_module(name)

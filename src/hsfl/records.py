@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import ceil, isnan
+from statistics import fmean
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -55,6 +58,31 @@ class PartRecord(Record):
     measured: float
 
 
+class SpreadRecord(Record):
+    """A loss or a metric over clients, each on its own held-out samples: those with such samples count alike."""
+
+    mean: float
+    lowest_tenth: float
+    """The mean over the tenth of the clients, at least one, that have the least."""
+    highest_tenth: float
+    each: list[float | None]
+    """None for a client that has no such samples."""
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> SpreadRecord | None:
+        """Of the values of all clients, NaN for those who have none; None where nobody has."""
+        known = sorted(value for value in values if not isnan(value))
+        if not known:
+            return None
+        tenth = ceil(len(known) / 10)
+        return cls(
+            mean=fmean(known),
+            lowest_tenth=fmean(known[:tenth]),
+            highest_tenth=fmean(known[-tenth:]),
+            each=[None if isnan(value) else value for value in values],
+        )
+
+
 class RoundRecord(Record):
     """A line of metrics.jsonl: what a round did, and what was known after it. Round 0 is the start."""
 
@@ -80,11 +108,23 @@ class RoundRecord(Record):
     """The tiers that were averaged after the round."""
     drift: dict[str, DriftRecord] = {}
     """The drift of every tier that was averaged, by its name."""
+    learning_rate: float | None = None
+    """Of the round, where it changes."""
     accuracy: float | None = None
-    """On the test data, where the round was evaluated."""
+    """On the test data, where the round was evaluated and targets are classes."""
     test_loss: float | None = None
+    """On the test data, where the round was evaluated."""
+    metrics: dict[str, float] = {}
+    """What else was counted there, by name."""
+    clients: dict[str, dict[str, SpreadRecord]] = {}
+    """Where samples are held out: of the averaged model ("global") and, where that is asked for, of every client's own
+    ("own"), the loss and all metrics by name."""
     forecast: ForecastRecord | None = None
     """Where the round was evaluated, until the loss that ends training is reached."""
+
+    def counted(self) -> dict[str, float]:
+        """Of an evaluation, the test loss and all metrics but accuracy, by name."""
+        return ({} if self.test_loss is None else {"loss": self.test_loss}) | self.metrics
 
 
 class ConstantsRecord(Record):
@@ -123,6 +163,8 @@ class PlanRecord(Record):
     """How many times as fast the plan would be with corrected averages, by the bound; where they are plain."""
     as_measured: bool = False
     """Whether it is for the machines as they were measured while they ran, and not as the scenario has them."""
+    learning_rate: float | None = None
+    """That the plan was made with, where it changes."""
     shortened: str | None = None
     """Why the intervals of the plan before were shortened, without asking the strategy."""
 
@@ -131,9 +173,9 @@ class Summary(Record):
     """summary.json: how a run ended."""
 
     ended: str
-    """"rounds", "time", "accuracy", "loss", "converged", or "diverged"."""
+    """"rounds", "time", "accuracy", "loss", "converged", "callback" or "diverged"."""
     why: str | None = None
-    """What diverged."""
+    """What diverged, or what a callback says."""
     rounds: Count = 0
     time_s: float = 0.0
     wall_s: float | None = None
@@ -141,6 +183,7 @@ class Summary(Record):
     accuracy: float | None = None
     best_accuracy: float | None = None
     test_loss: float | None = None
+    metrics: dict[str, float] = {}
     bytes: dict[str, Count] = {}
     strategy: str | None = None
     seed: int | None = None
@@ -179,6 +222,8 @@ class Environment(Record):
     threads: int | None = None
     command: list[str] | None = None
     strategy: str | None = None
+    loss: str | None = None
+    """What was minimised."""
     scenario_folder: str | None = None
     data_folder: str | None = None
     cluster: str | None = None

@@ -11,6 +11,7 @@ import torch
 
 import hsfl
 from hsfl.engine.links import CODECS, CodedCut, links
+from hsfl.engine.losses import cross_entropy
 from hsfl.engine.probe import VirtualModel, coding_noise, rounds_of_coding
 from hsfl.errors import HsflError, ScenarioError
 from hsfl.models import build, chain
@@ -220,7 +221,7 @@ def virtual(seed: int = 0) -> tuple[VirtualModel, torch.Tensor]:
         layers(),
         torch.nn.ModuleList(layers()).state_dict(),
         lambda i: (inputs[i].float(), targets[i]),
-        torch.nn.functional.cross_entropy,
+        cross_entropy,
         0,
         torch.device("cpu"),
         "fp32",
@@ -255,7 +256,7 @@ def test_codes_that_are_not_measured_follow_from_those_that_are() -> None:
     torch.manual_seed(0)
     images, labels = torch.randn(16, 1, 28, 28), torch.randint(0, 10, (16,))
     net = list(chain(build("lenet5", (1, 28, 28)), images[:2]))
-    state, loss = torch.nn.ModuleList(net).state_dict(), torch.nn.functional.cross_entropy
+    state, loss = torch.nn.ModuleList(net).state_dict(), cross_entropy
     model = VirtualModel(net, state, lambda i: (images[i], labels[i]), loss, 0, torch.device("cpu"), "fp32")
     names, indices = list(CODES), torch.arange(16)[None, None]
     found = coding_noise(model, [0], indices)[..., :-1]

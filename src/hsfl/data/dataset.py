@@ -19,7 +19,7 @@ from hsfl.scenario.training_sections import DataSection
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Inputs and int64 targets, (n,) or (n, ...), for training and for testing.
+    """Inputs and targets, int64 classes or float32 numbers, (n,) or (n, ...), for training and for testing.
 
     Images are uint8 (n, channels, height, width), and `mean` and `std` are those of each channel over the training
     images, scaled to 0..1 and before any padding. Other inputs, floating-point numbers and int64 tokens, have neither.
@@ -63,6 +63,8 @@ def load_dataset(
         _check(field, part, *tensors)
     if train[0].dtype != test[0].dtype:
         raise ScenarioError(f"{field}: training inputs are {train[0].dtype} but test inputs {test[0].dtype}")
+    if train[1].dtype != test[1].dtype:
+        raise ScenarioError(f"{field}: training targets are {train[1].dtype} but test targets {test[1].dtype}")
     if train[1].shape[1:] != test[1].shape[1:]:
         shapes = " but test targets ".join(_times(part[1].shape[1:]) for part in (train, test))
         raise ScenarioError(f"{field}: training targets are {shapes} per sample; make them equal")
@@ -80,12 +82,14 @@ class Samples(NamedTuple):
     shape: tuple[int, ...]
     targets: tuple[int, ...]
     """The shape of the targets of a sample."""
-    classes: int
+    classes: int | None
+    """None where targets are numbers."""
 
     def dataset(self, train: own_data.Part | None, test: own_data.Part | None) -> Dataset:
         """What is here: checked, see `checked`, or nothing."""
         dtype = getattr(torch, self.inputs)
-        empty = torch.zeros((0, *self.shape), dtype=dtype), torch.zeros((0, *self.targets), dtype=torch.int64)
+        of_targets = torch.float32 if self.classes is None else torch.int64
+        empty = torch.zeros((0, *self.shape), dtype=dtype), torch.zeros((0, *self.targets), dtype=of_targets)
         channels = self.shape[0] if dtype == torch.uint8 else 0
         mean, std = ((0.0,) * channels, (1.0,) * channels) if channels else (None, None)
         return Dataset("own", train or empty, test or empty, mean, std)
@@ -105,6 +109,10 @@ class Samples(NamedTuple):
                 f"{field}: targets are {_times(targets.shape[1:])} per sample, and the model's outputs need "
                 f"{_times(self.targets)}"
             )
+        if self.classes is None:
+            return _fit(inputs, self.shape, field), targets.float()
+        if targets.is_floating_point():
+            raise ScenarioError(f"{field}: targets are numbers, and training.loss needs classes as int64")
         if int(targets.max()) >= self.classes:
             raise ScenarioError(
                 f"{field}: a target is {int(targets.max())}, but the model tells {self.classes} classes apart, counted "
@@ -127,7 +135,10 @@ def _check(field: str, part: str, inputs: Tensor, targets: Tensor) -> None:
         )
     if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
         raise ScenarioError(f"{field}: {part} inputs hold nan or infinite numbers; give finite ones")
-    if int(targets.min()) < 0:
+    if targets.is_floating_point():
+        if not bool(targets.isfinite().all()):
+            raise ScenarioError(f"{field}: {part} targets hold nan or infinite numbers; give finite ones")
+    elif int(targets.min()) < 0:
         raise ScenarioError(f"{field}: a {part} target is {int(targets.min())}; count classes from 0")
 
 

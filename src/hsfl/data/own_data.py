@@ -104,12 +104,12 @@ def _inputs(field: str, inputs: Tensor) -> Tensor:
 
 
 def _targets(field: str, targets: Tensor) -> Tensor:
-    if targets.dim() < 1 or targets.is_floating_point() or targets.is_complex() or targets.dtype == torch.bool:
+    if targets.dim() < 1 or targets.is_complex() or targets.dtype == torch.bool:
         raise ScenarioError(
-            f"{field}: targets are {targets.dtype} of the shape {tuple(targets.shape)}; give classes as int64, one or "
-            "more per sample"
+            f"{field}: targets are {targets.dtype} of the shape {tuple(targets.shape)}; give classes as int64 or "
+            "numbers as float32, one or more per sample"
         )
-    return targets.long().contiguous()
+    return (targets.float() if targets.is_floating_point() else targets.long()).contiguous()
 
 
 def _stack(factory: Factory, data: Any) -> tuple[Tensor, Tensor]:

@@ -165,9 +165,9 @@ class EntityWork(MovingWork):
             return [Send(self.parent, message, [packed, targets])]
         expected = unpacked(targets, under_way.like(self.crossing.targets)).to(parts.device)
         with self._computing():
-            loss, gradient = under_way.entity.loss(client, expected, parts.loss)
+            loss, gradients = under_way.entity.loss(client, expected, parts.loss)
         self._done.losses[client] = float(loss)
-        return self._backward(client, gradient, chain)
+        return self._backward(client, gradients, chain)
 
     def _take_gradients(self, source: str, given: wire.Gradients, tensors: Sequence[Packed]) -> list[Send]:
         under_way = self._under_way(given.client)
@@ -177,13 +177,13 @@ class EntityWork(MovingWork):
         like = under_way.like(self.crossing.activations(self.parts.cuts[self.tier]))
         gradient = unpacked(tensors[0], like, under_way.codec(self.parts.links[self.tier].down))
         given.chain.down_s += self._way_s
-        return self._backward(given.client, gradient.to(self.parts.device), given.chain)
+        return self._backward(given.client, [gradient.to(self.parts.device)], given.chain)
 
-    def _backward(self, client: int, gradient: torch.Tensor, chain: wire.Chain) -> list[Send]:
+    def _backward(self, client: int, gradients: Tensors, chain: wire.Chain) -> list[Send]:
         under_way = self._pass
         assert under_way is not None
         with self._computing():
-            passed = under_way.entity.backward(client, gradient)
+            passed = under_way.entity.backward(client, gradients)
         under_way.clients.remove(client)
         if self._probing is not None:
             self._probing.take(client, self._done.found[self.name])

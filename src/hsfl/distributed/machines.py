@@ -47,6 +47,8 @@ class Machines(EntityBackend):
         self._saved = 0
         """The round of the last save."""
         self._drifts: dict[int, torch.Tensor] = {}
+        self._everything: dict[str, list[torch.Tensor]] | None = None
+        """What all machines hold, while it is asked for client by client."""
         self._virtual: State | None = None
         """The virtual average, as long as nothing changes it."""
 
@@ -170,8 +172,15 @@ class Machines(EntityBackend):
         return int(tier) == own_tier and (kind == "last" or int(rest.partition(".")[0]) == number)
 
     def _held(self, tier: int, entity: int) -> tuple[State, State]:
-        kept = self._kept()
+        kept = self._kept() if self._everything is None else self._everything
         return tuple(_under(kept, f"{kind}.{tier}.{entity}.") for kind in ("state", "slot"))  # type: ignore[return-value]
+
+    def evaluate_clients(self, held: Sequence[torch.Tensor], *, own: bool = False) -> dict[str, list[float]]:
+        self._everything = self._kept() if own else None
+        try:
+            return super().evaluate_clients(held, own=own)
+        finally:
+            self._everything = None
 
     def _last(self, tier: int) -> list[State]:
         return [found] if (found := _under(self._kept(), f"last.{tier}.")) else []

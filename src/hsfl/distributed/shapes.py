@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 
@@ -21,13 +22,14 @@ class Crossing:
         inputs, targets = parts._data().blank(parts.drawn().shape[1])
         self.targets = targets.to("meta")
         self._activations: list[torch.Tensor] = []
-        values = parts._inputs(inputs)
+        values: Any = parts._inputs(inputs)
         with torch.no_grad(), casts(parts.device, parts.precision):
             for number, layer in enumerate(copy.deepcopy(parts._layers)):
                 seed_dropout(layer.modules(), [0], parts.seed, 0)
                 with own_chance(parts.seed, 0, 0, number, parts.device):
-                    values = run_layer(number, layer, values)
-                self._activations.append(values.to("meta"))
+                    values = run_layer(number, layer, values, several=number == len(parts._layers) - 1)
+                if isinstance(values, torch.Tensor):  # several, from the last layer, cross no cut
+                    self._activations.append(values.to("meta"))
 
     def activations(self, cut: int) -> torch.Tensor:
         """What crosses a link below which `cut` layers are."""

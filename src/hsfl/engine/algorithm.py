@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -115,7 +116,7 @@ class Algorithm:
                 yield from self._finished(pending)
                 pending = []
             if looks and self.schedule.plan is not None:
-                self.guard.look(self.problem, self.schedule.plan, self.round)
+                self.guard.look(self.task.with_target(self._at(self.problem)), self.schedule.plan, self.round)
         yield from self._finished(pending)
 
     def _see(self) -> None:
@@ -169,24 +170,38 @@ class Algorithm:
                 losses=[None if n in one.late else loss for n, loss in enumerate(every.tolist())],
                 late=[machine_name(names[0], int(hosts[n])) for n in one.late],
                 averaged=[names[average.tier] for average, _ in one.averages],
-                drift={names[average.tier]: self._drift(average, next(drifts)) for average, _ in one.averages},
+                drift={names[due.tier]: self._drift(due, one.round, next(drifts)) for due, _ in one.averages},
+                learning_rate=self._rate(one.round - 1),
             )
 
-    def _drift(self, average: Average, measured: float) -> DriftRecord:
+    def _at(self, problem: Problem, first: int | None = None, rounds: int = 1) -> Problem:
+        """The problem with the step of some rounds, their mean, by default of the next one."""
+        optimizer, first = self.backend.optimizer, self.round if first is None else first
+        if optimizer.schedule is None:
+            return problem
+        factor = fmean(optimizer.factor(round_) for round_ in range(first, first + rounds))
+        return replace(problem, learning_rate=self.task.problem.learning_rate * factor)
+
+    def _rate(self, round_: int) -> float | None:
+        """The learning rate of a round, counted from 0, where it changes."""
+        return None if self.backend.optimizer.schedule is None else self._at(self.task.problem, round_).learning_rate
+
+    def _drift(self, average: Average, round_: int, measured: float) -> DriftRecord:
         """What was measured just before an average, beside what both models say; the estimate learns from it."""
         assert self.schedule.plan is not None
         cuts, tier = self.schedule.plan.cuts, average.tier
-        predicted = {k: float(v[tier]) for k, v in predicted_drift(self.problem, cuts, average.rounds).items()}
+        problem = self._at(self.problem, round_ - average.rounds, average.rounds)
+        predicted = {k: float(v[tier]) for k, v in predicted_drift(problem, cuts, average.rounds).items()}
         if self.estimate.probes and not average.moved and "refined" in predicted:
             self.estimate.observe(tier, predicted["refined"], measured)
-            self.problem = self._as_estimated(self.problem)
+            self.problem = self._as_estimated(problem)
         return DriftRecord(rounds=average.rounds, measured=measured, **predicted)
 
     def _plan(self) -> PlanRecord:
         """Ask the strategy; move layers; charge the clock. With no plan for the problem as it stands, keep the last."""
         task, current = self.task, self.schedule.plan
         measures = task.measure_constants and task.strategy.needs_constants
-        problem = replace(task.problem, system=self.clock.problem.system)
+        problem = self._at(replace(task.problem, system=self.clock.problem.system))
         if current is not None:
             problem = _near(problem, current)
         if measures:
@@ -223,6 +238,7 @@ class Algorithm:
             kept=kept,
             corrected_gain=corrected_gain(task.strategy, problem) if kept is None else None,
             as_measured=self.clock.as_measured,
+            learning_rate=self._rate(self.round),
         )
 
     def _recode(self) -> None:
@@ -260,7 +276,8 @@ class Algorithm:
         if current is None or self.estimate.probes == 1:
             return problem
         # What was seen counts for more than a probe: the drift predicted for the plan in force stays.
-        before, now = (predicted_drift(p, current.cuts, current.intervals)["refined"] for p in (self.problem, problem))
+        both = self._at(self.problem), problem
+        before, now = (predicted_drift(p, current.cuts, current.intervals)["refined"] for p in both)
         for m in range(problem.system.num_tiers):
             self.estimate.observe(m, float(now[m]), float(before[m]), weight=1.0)
         return self._as_estimated(problem)

@@ -32,6 +32,8 @@ class Held:
     last: Tensors
     """The weights that all entities last had in common, in one row for all of them: at the start the initial ones,
     after an average those it left. Empty unless the rule `uses_last` or averages are coded."""
+    round: int = 0
+    """How many rounds were trained: `AveragingRule.optimizer.rates` has their learning rates."""
 
 
 class AveragingRule:
@@ -114,9 +116,9 @@ class CorrectedRule(AveragingRule):
     difference adds up in its variate h, which its steps subtract; the momentum of all becomes that of their mean:
 
         step:     v <- mu v + (g - h) + decay w;  w <- w - lr v
-        average:  h <- h - (w - mean) / (lr S(I));  v <- (last - mean) / (lr I);  w, last <- mean
+        average:  h <- h - (w - mean) / S;  v <- (last - mean) / (lr_1 + ... + lr_I);  w, last <- mean
 
-    S(I) = sum_{i=1..I} (1 - mu^i) / (1 - mu) is how far I steps carry a constant gradient. Nothing is sent but what
+    S = sum_{i=1..I} lr_i (1 - mu^i) / (1 - mu) is how far I steps carry a constant gradient. Nothing is sent but what
     plain averages send. The weighted mean of h over the tier is 0 and stays 0 up to rounding, because that of w - mean
     is, and because a new host of a layer takes the mean over its clients.
     """
@@ -139,15 +141,15 @@ class CorrectedRule(AveragingRule):
     def adopt(self, held: Held, average: Sequence[torch.Tensor], rounds: int) -> None:
         changes = average[: len(held.weights)]  # mean - last
         if rounds:  # else nothing was trained since the average before
-            lr, mu = self.optimizer.lr, self.optimizer.momentum
-            steps = (rounds - mu * (1 - mu**rounds) / (1 - mu)) / (1 - mu)
+            mu, rates = self.optimizer.momentum, self.optimizer.rates(held.round - rounds, rounds)
+            reach = sum(rate * (1 - mu**i) / (1 - mu) for i, rate in enumerate(rates, 1))
             beside = zip(held.slots["variate"], held.weights, held.last, changes, strict=True)
             for variate, own, last, change in beside:
                 apart = own.sub_(last).sub_(change)  # in place of the weights, which are replaced below
-                variate.sub_(apart, alpha=1 / (lr * steps))
+                variate.sub_(apart, alpha=1 / reach)
             for slot in self.optimizer.slots:
                 for momentum, change in zip(held.slots[slot], changes, strict=True):
-                    momentum.copy_((change / (-lr * rounds)).expand_as(momentum))
+                    momentum.copy_((change / -sum(rates)).expand_as(momentum))
         super().adopt(held, average, rounds)
 
     def corrected(self, gradients: Tensors, held: Held) -> Tensors:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +21,21 @@ from hsfl.engine.averaging import UNSENT, AveragingRule, averaging_rule
 from hsfl.engine.checks import checked_batch, checked_clients, checked_cuts, checked_dtype, checked_layers
 from hsfl.engine.coded_averages import all_finite, check_unsent
 from hsfl.engine.entity import State, add_share
-from hsfl.engine.evaluating import evaluated, in_batches
+from hsfl.engine.evaluating import Evaluating
 from hsfl.engine.links import coded, links
-from hsfl.engine.losses import Loss, cross_entropy
+from hsfl.engine.losses import Loss, Metric, cross_entropy, usual_metrics
 from hsfl.engine.optimizer import Optimizer
 from hsfl.engine.per_client import with_clients
 from hsfl.engine.precision import PRECISIONS
 from hsfl.engine.probe import Measurement, VirtualModel, measure
 from hsfl.engine.sharding import Shard
-from hsfl.engine.training_data import Batch, Draws, TrainingData
+from hsfl.engine.training_data import Draws, TrainingData
 from hsfl.errors import HsflError, ScenarioError
 from hsfl.problem.codes import GivenCodes, LinkCodes
 from hsfl.problem.topology import Topology, tier_layers, tier_of
 
 
-class Backend(ABC):
+class Backend(Evaluating, ABC):
     """Runs rounds of hierarchical split federated training, on command.
 
     Averaging a tier over its entities and moving layers between tiers are commands of their own.
@@ -53,6 +53,7 @@ class Backend(ABC):
         *,
         data: TrainingData | None = None,
         loss: Loss = cross_entropy,
+        metrics: Mapping[str, Metric] | None = None,
         averaging: str | AveragingRule = "plain",
         codes: str | Sequence[LinkCodes | GivenCodes] | None = None,
         dtype: torch.dtype | str = torch.float32,
@@ -64,6 +65,7 @@ class Backend(ABC):
         """The model's layers on every entity of the tree `hosts`, cut at `cuts`.
 
         `data` is what `train_round`, `probe` and `evaluate` work on; without it, `step` and `evaluate` are given data.
+        `metrics` is what evaluations count, by name (default: accuracy with cross entropy, else nothing but the loss).
         `averaging` is the rule of averages. `codes` is how what crosses links is written: one code for all of them, or
         for each tier what `tiers.TIER.code` of a scenario takes (default: as it is).
         `precision` is that of products in float32: "tf32" matters on CUDA only. `seed` is dropout's. `capture` asks for
@@ -79,6 +81,7 @@ class Backend(ABC):
         self.coded = coded(self.links, self.topology)
         """For every tier whether its averages are coded, now or by another plan."""
         self.data, self.loss, self.seed, self.round = data, loss, int(seed), 0
+        self.metrics = usual_metrics(loss) if metrics is None else dict(metrics)
         self.left_out: tuple[int, ...] = ()  # of the last round
         self.device, self.dtype, self.precision = torch.device(device), checked_dtype(dtype), precision
         self.capture = capture
@@ -89,7 +92,6 @@ class Backend(ABC):
         self.cuts = checked_cuts(cuts, self.num_tiers, len(self._layers))
         self._averaged_at = [0] * len(self._layers)
         """The round each layer was last averaged in, or left a tier with one entity."""
-        self._evaluated: nn.ModuleList | None = None
         self._draws: Draws | None = None
 
     @property
@@ -236,20 +238,6 @@ class Backend(ABC):
             if not all_finite(left for row in self._of_server(tier, UNSENT) for left in row.values()):
                 slots = (self._held(tier, entity)[1] for entity in range(len(clients)))
                 check_unsent(slots, clients, self.links[tier].average.code)
-
-    @torch.no_grad()
-    def evaluate(self, data: Batch | Iterable[Batch] | None = None, batch_size: int = 1000) -> dict[str, float]:
-        """Loss and accuracy of the virtual average, on the backend's test data or on what is given.
-
-        `data` is inputs and targets, (n, ...) and (n, ...), taken `batch_size` at a time, or an iterable of such pairs,
-        each a batch. The result is waited for once, at the end.
-        """
-        batches = self._data().test_batches() if data is None else in_batches(data, batch_size)
-        if self._evaluated is None:
-            self._evaluated = nn.ModuleList(copy.deepcopy(self._layers)).eval()
-        self._evaluated.load_state_dict(self.global_state())
-        given = self.dtype, self.device, self.precision
-        return evaluated(self._evaluated, batches, self.loss, self._inputs, *given)
 
     def probe(self, batches: int, step: float | None = None, *, coding: bool = False) -> Measurement:
         """Measure the constants of the convergence bound at the virtual average; trains nothing.

@@ -30,6 +30,7 @@ class EntityBackend(Backend, ABC):
             self.averaging if self.topology.averaged[tier] else None,
             self.links[tier].average if self.coded[tier] else None,
             lowest=tier == 0,
+            highest=tier == self.num_tiers - 1,
             seed=self.seed,
             device=self.device,
             dtype=self.dtype,

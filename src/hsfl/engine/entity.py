@@ -10,6 +10,7 @@ import copy
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import compress
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,11 +18,12 @@ from torch import nn
 from hsfl.engine.averaging import UNSENT, AveragingRule, Held, Tensors
 from hsfl.engine.coded_averages import send
 from hsfl.engine.links import Codec, CodedCut
-from hsfl.engine.losses import Loss
+from hsfl.engine.losses import Loss, by_sample
 from hsfl.engine.optimizer import TORCH_SLOTS, Optimizer
+from hsfl.engine.outputs import each, gradients, leaves, tensors
 from hsfl.engine.per_client import own_chance, seed_dropout
 from hsfl.engine.precision import casts
-from hsfl.engine.running import run_layer, scalar_loss
+from hsfl.engine.running import run_layer
 
 State = OrderedDict[str, torch.Tensor]
 
@@ -89,6 +91,7 @@ class LayerCopy:
             [b for b in buffers if b is not None and b.is_floating_point()],
             {slot: list(compress(tensors, kept)) for slot, tensors in self.slots().items()},
             list(compress(self.last, kept)),
+            self.steps,
         )
 
     def buffer_owners(self) -> list[tuple[nn.Module, str]]:
@@ -110,6 +113,15 @@ class LayerCopy:
         found: torch.Tensor = state[TORCH_SLOTS[slot]]
         return found
 
+    def step(self) -> None:
+        """One step of its optimiser with the gradients that are there, at the learning rate of the round."""
+        if self.optimizer is not None:
+            if self.update.schedule is not None:
+                (self.optimizer.param_groups[0]["lr"],) = self.update.rates(self.steps)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        self.steps += 1
+
     def resume(self, steps: int) -> None:
         """Go on after so many steps."""
         self.steps = steps
@@ -119,7 +131,11 @@ class LayerCopy:
 
 
 class Entity:
-    """A machine of a tier, with the clients it serves; the lowest tier's passes no gradients on."""
+    """A machine of a tier, with the clients it serves.
+
+    The lowest tier's passes no gradients on. The highest one's sends nothing: the loss is of what it computes, which
+    may be several tensors.
+    """
 
     def __init__(
         self,
@@ -129,6 +145,7 @@ class Entity:
         codec: Codec | None,
         *,
         lowest: bool,
+        highest: bool,
         seed: int,
         device: torch.device,
         dtype: torch.dtype,
@@ -136,13 +153,13 @@ class Entity:
     ) -> None:
         """`averaging` is None for the only entity of a tier, `codec` where averages are sent as they are."""
         self.clients, self.layers, self.averaging = tuple(clients), list(layers), averaging
-        self.codec, self.lowest, self.seed = codec, lowest, seed
+        self.codec, self.lowest, self.highest, self.seed = codec, lowest, highest, seed
         self.device, self.dtype, self.precision = device, dtype, precision
-        self._passes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._passes: dict[int, tuple[torch.Tensor, Any]] = {}
         self._gradients: dict[int, Tensors] = {}
         self._buffers: dict[int, Tensors] = {}
 
-    def forward(self, client: int, received: torch.Tensor, round_: int, coded: CodedCut | None = None) -> torch.Tensor:
+    def forward(self, client: int, received: torch.Tensor, round_: int, coded: CodedCut | None = None) -> Any:
         """What the entity sends up for a client's mini-batch, which it received; rounds count from 0.
 
         Every client starts from the buffers as they were before the round. `coded`: a cut as if there were a link.
@@ -153,41 +170,46 @@ class Entity:
         before = self._all_buffers()
         for (owner, name), buffer in zip(owners, before, strict=True):
             owner._buffers[name] = buffer.clone()  # not in place: the backward pass may need what was there
-        activations = received
+        activations: Any = received
         with casts(self.device, self.precision):
             for layer in self.layers:
                 seed_dropout(layer.module.modules(), [client], self.seed, round_)
                 with own_chance(self.seed, round_, client, layer.number, self.device):
-                    activations = run_layer(layer.number, layer.module, activations)
+                    last = self.highest and layer is self.layers[-1]
+                    activations = run_layer(layer.number, layer.module, activations, several=last)
                 if coded is not None and coded.after == layer.number + 1:
-                    activations = coded.passed(activations)
+                    activations = each(coded.passed, activations)
         self._buffers[client] = self._all_buffers()
         for (owner, name), buffer in zip(owners, before, strict=True):
             owner._buffers[name] = buffer
         self._passes[client] = received, activations
-        return activations.detach()
+        return each(torch.Tensor.detach, activations)
 
-    def loss(self, client: int, targets: torch.Tensor, loss: Loss) -> tuple[torch.Tensor, torch.Tensor]:
-        """At the top: the loss of what was computed for a client, and its gradient."""
-        outputs = self._passes[client][1].detach().to(self.dtype).requires_grad_()
-        found = scalar_loss(loss(outputs, targets))
-        (gradient,) = torch.autograd.grad(found, outputs)
-        return found.detach(), gradient
+    def loss(self, client: int, targets: torch.Tensor, loss: Loss) -> tuple[torch.Tensor, Tensors]:
+        """At the top: the mean loss of what was computed for a client's samples, and its gradients."""
+        outputs, wanted = leaves(self._passes[client][1])
+        found = by_sample(loss, outputs, targets, self.dtype).mean()
+        return found.detach(), gradients(found, wanted)
 
-    def backward(self, client: int, gradient: torch.Tensor) -> torch.Tensor | None:
-        """Keep the gradients of the layers for the step; the gradient of what was received, to be sent down."""
-        received, sent = self._passes.pop(client)
+    def backward(self, client: int, given: Tensors) -> torch.Tensor | None:
+        """Keep the gradients of the layers for the step; the gradient of what was received, to be sent down.
+
+        `given` are those of what was computed: of what was sent up, one.
+        """
+        received, computed = self._passes.pop(client)
         weights = self.trained()
-        if sent is received:  # no layer is here
+        if computed is received:  # no layer is here
             self._gradients[client] = []
-            return None if self.lowest else gradient
-        if not sent.requires_grad:  # nothing to train, here or below
+            return None if self.lowest else given[0]
+        pairs = zip((x for x in tensors(computed) if x.is_floating_point()), given, strict=True)
+        sent = [(x, gradient.to(x.dtype)) for x, gradient in pairs if x.requires_grad]
+        if not sent:  # nothing to train, here or below
             self._gradients[client] = [torch.zeros_like(w) for w in weights]
             return None if self.lowest else torch.zeros_like(received)
         wanted = received.requires_grad
-        leaves = [*weights, received] if wanted else weights
-        found = list(torch.autograd.grad(sent, leaves, gradient.to(sent.dtype), allow_unused=True))
-        filled = [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
+        own = [*weights, received] if wanted else weights
+        found = list(torch.autograd.grad([x for x, _ in sent], own, [g for _, g in sent], allow_unused=True))
+        filled = [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, own, strict=True)]
         passed = filled.pop() if wanted else None
         self._gradients[client] = filled
         return passed
@@ -221,15 +243,13 @@ class Entity:
             return
         per_client = [self._gradients[n] for n in present]
         mean = [torch.stack(same).mean(0) for same in zip(*per_client, strict=True)]
+        mean = self.layers[0].update.clipped(mean) if self.layers else mean
         if mean and self.averaging is not None and self.averaging.corrects:
             mean = self.averaging.corrected(mean, _joined(layer.held(trained=True) for layer in self.layers))
         for parameter, gradient in zip(self.trained(), mean, strict=True):
             parameter.grad = gradient
         for layer in self.layers:
-            if layer.optimizer is not None:
-                layer.optimizer.step()
-                layer.optimizer.zero_grad()
-            layer.steps += 1
+            layer.step()
         with torch.no_grad():
             after = zip(*(self._buffers[n] for n in present), strict=True)
             for buffer, same in zip(self._all_buffers(), after, strict=True):
@@ -293,4 +313,5 @@ def _joined(layers: Iterable[Held]) -> Held:
         [t for part in parts for t in part.buffers],
         {name: [t for part in parts for t in part.slots[name]] for name in names},
         [t for part in parts for t in part.last],
+        parts[0].round if parts else 0,
     )

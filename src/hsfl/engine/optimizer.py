@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hsfl.engine.step_schedule import StepSchedule
 from hsfl.errors import ScenarioError
 
 NAMES = ("sgd", "adam", "adamw")
@@ -20,7 +21,11 @@ TORCH_SLOTS = {"momentum": "momentum_buffer", "mean": "exp_avg", "square": "exp_
 
 @dataclass(frozen=True)
 class Optimizer:
-    """`name` with its settings: momentum is SGD's, betas and eps are Adam's, weight_decay is decoupled in AdamW."""
+    """`name` with its settings: momentum is SGD's, betas and eps are Adam's, weight_decay is decoupled in AdamW.
+
+    `clip` is the largest norm of an entity's gradient, over all its layers: a longer one is shortened to it. `schedule`
+    gives the part of `lr` that a round takes, counted from 0; all of it without one.
+    """
 
     name: str
     lr: float
@@ -28,6 +33,8 @@ class Optimizer:
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
+    clip: float | None = None
+    schedule: StepSchedule | None = None
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Optimizer:
@@ -45,7 +52,32 @@ class Optimizer:
         optimizer._check_numbers()
         if optimizer.momentum and optimizer.name != "sgd":
             raise ScenarioError(f"optimizer: momentum is sgd's; {optimizer.name} has betas")
+        if optimizer.schedule is not None and not callable(optimizer.schedule):
+            raise ScenarioError(f"optimizer: schedule = {optimizer.schedule!r} must be a function of the round")
         return replace(optimizer, betas=(optimizer.betas[0], optimizer.betas[1]))
+
+    def factor(self, round_: int) -> float:
+        """The part of the learning rate that a round takes."""
+        if self.schedule is None:
+            return 1.0
+        found = self.schedule(round_)
+        if not isinstance(found, Real) or not 0 < float(found) < inf:
+            raise ScenarioError(
+                f"the schedule of the learning rate gives {found!r} for round {round_}, counted from 0; it must give a "
+                "positive, finite factor of it"
+            )
+        return float(found)
+
+    def rates(self, first: int, count: int = 1) -> list[float]:
+        """The learning rates of some rounds."""
+        return [self.lr * self.factor(round_) for round_ in range(first, first + count)]
+
+    def clipped(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        """An entity's gradients, shortened together where they are too long; nothing is waited for."""
+        if self.clip is None or not gradients:
+            return gradients
+        norm = nn.utils.get_total_norm(gradients)
+        return list(torch._foreach_mul(gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0)))  # as torch clips
 
     def _check_numbers(self) -> None:
         """ScenarioError for a setting outside its range, which torch.optim would refuse or take for granted."""
@@ -57,6 +89,7 @@ class Optimizer:
             "weight_decay": ([self.weight_decay], lambda v: 0 <= v < inf, "at least 0"),
             "betas": (list(self.betas), lambda v: 0 <= v < 1, "two numbers in [0, 1)"),
             "eps": ([self.eps], lambda v: 0 <= v < inf, "at least 0"),
+            "clip": ([] if self.clip is None else [self.clip], lambda v: 0 < v < inf, "positive and finite"),
         }
         for field, (values, fits, wanted) in ranges.items():
             if not all(isinstance(v, Real) and not isinstance(v, bool) and fits(float(v)) for v in values):

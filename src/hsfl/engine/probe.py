@@ -17,13 +17,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from hsfl.engine.links import CODECS, CodedCut
-from hsfl.engine.losses import Loss
+from hsfl.engine.losses import Loss, by_sample
+from hsfl.engine.outputs import each
 from hsfl.engine.per_client import own_chance, seed_dropout
 from hsfl.engine.precision import arithmetic, casts
 from hsfl.engine.running import run_layer
@@ -244,13 +246,13 @@ class VirtualModel:
         seed_dropout(self.modules, [client], self.seed, key)
         with arithmetic(self.device, self.precision):
             with casts(self.device, self.precision):
-                x = inputs
+                x: Any = inputs
                 for number, layer in enumerate(self.layers):
                     with own_chance(self.seed, key, client, number, self.device):
-                        x = run_layer(number, layer, x)
+                        x = run_layer(number, layer, x, several=number == self.num_layers - 1)
                     if coded is not None and coded.after == number + 1:
-                        x = coded.passed(x)
-            loss = self.loss(x.to(self._dtype), targets)
+                        x = each(coded.passed, x)
+            loss = by_sample(self.loss, x, targets, self._dtype).mean()
             found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
         gradient = [torch.zeros_like(p) if g is None else g for g, p in zip(found, self.parameters, strict=True)]
         return loss.detach(), gradient

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hsfl.engine.averaging import Tensors
 from hsfl.engine.entities import EntityBackend, drift, mean
 from hsfl.engine.entity import LayerCopy, State
 from hsfl.engine.precision import arithmetic
@@ -36,7 +37,7 @@ class ReferenceBackend(EntityBackend):
                         if m < self.num_tiers - 1:
                             sent[n] = self.links[m].up.passed(sent[n])
             losses = [torch.full((), float("nan"), dtype=self.dtype, device=self.device)] * self.num_clients
-            gradients: dict[int, torch.Tensor] = {}
+            gradients: dict[int, Tensors] = {}
             for entity, own in zip(self.entities[-1], present[-1], strict=True):
                 for n in own:
                     losses[n], gradients[n] = entity.loss(n, targets[n], self.loss)
@@ -45,7 +46,7 @@ class ReferenceBackend(EntityBackend):
                     for n in own:
                         passed = entity.backward(n, gradients[n])
                         if passed is not None:
-                            gradients[n] = self.links[m - 1].down.passed(passed)
+                            gradients[n] = [self.links[m - 1].down.passed(passed)]
         for entity in (e for tier in self.entities for e in tier):
             entity.step()
         return torch.stack(losses)

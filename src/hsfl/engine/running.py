@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
+from hsfl.engine.outputs import tensors
 from hsfl.errors import HsflError, ModelError, raised
 
 
-def run_layer(number: int, module: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-    """What a layer makes of a batch; ModelError, with the layer counted from 1, where it fails."""
+def run_layer(number: int, module: nn.Module, inputs: torch.Tensor, *, several: bool = False) -> Any:
+    """What a layer makes of a batch; ModelError, with the layer counted from 1, where it fails.
+
+    That is one tensor or, where `several` may be, tensors in a tuple, a list or a dictionary; a row for every sample.
+    """
     try:
         outputs = module(inputs)
     except (HsflError, torch.OutOfMemoryError):
@@ -19,18 +25,13 @@ def run_layer(number: int, module: nn.Module, inputs: torch.Tensor) -> torch.Ten
             f"layer {number + 1} ({type(module).__name__}) fails on a batch of shape {tuple(inputs.shape)}: "
             f"{raised(error)}; check that it takes what the layer before gives, and the batch size"
         ) from error
-    if not isinstance(outputs, torch.Tensor) or outputs.dim() < 1 or len(outputs) != len(inputs):
-        given = f"shape {tuple(outputs.shape)}" if isinstance(outputs, torch.Tensor) else f"a {type(outputs).__name__}"
-        raise ModelError(
-            f"layer {number + 1} ({type(module).__name__}) gives {given} for a batch of {len(inputs)} samples; it must "
-            "give one tensor with a row for each of them"
-        )
+    found = tensors(outputs) if several else [outputs]
+    for one in found or [outputs]:
+        if not isinstance(one, torch.Tensor) or one.dim() < 1 or len(one) != len(inputs):
+            given = f"shape {tuple(one.shape)}" if isinstance(one, torch.Tensor) else f"a {type(one).__name__}"
+            wanted = "tensors" if several else "one tensor (several only from the last layer, in the top tier)"
+            raise ModelError(
+                f"layer {number + 1} ({type(module).__name__}) gives {given} for a batch of {len(inputs)} samples; it "
+                f"must give {wanted} with a row for each of them"
+            )
     return outputs
-
-
-def scalar_loss(loss: torch.Tensor) -> torch.Tensor:
-    """A loss as training takes it: one number."""
-    if not isinstance(loss, torch.Tensor) or loss.dim():
-        given = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
-        raise ModelError(f"the loss gives {given}; it must give the mean over its samples, a tensor with one number")
-    return loss

@@ -15,6 +15,7 @@ from torch import nn
 
 from hsfl.engine.backend import Backend
 from hsfl.engine.losses import Loss, cross_entropy
+from hsfl.engine.outputs import each, joined, tensors
 from hsfl.engine.per_client import seed_dropout, with_clients
 from hsfl.engine.reference import ReferenceBackend
 from hsfl.engine.running import run_layer
@@ -99,19 +100,22 @@ def _reason(layers: Sequence[nn.Module], inputs: torch.Tensor, device: torch.dev
             for part, group in zip(parts, members, strict=True):
                 twin = copy.deepcopy(layer)
                 seed_dropout(twin.modules(), group, 0, 0)
-                outputs.append(run_layer(n, twin, part).detach())
-            return torch.cat(outputs)
+                found = run_layer(n, twin, part, several=n == len(layers) - 1)
+                outputs.append(each(torch.Tensor.detach, found))
+            return joined(outputs)
 
         name = f"layer {number + 1} ({type(template).__name__})"
         everyone = list(range(clients))
         whole = run([x], [everyone], 1)
-        if not torch.equal(whole, run([x], [everyone], 2)):
+        again = run([x], [everyone], 2)
+        if not all(map(torch.equal, tensors(whole), tensors(again))):
             return f"{name} draws random numbers that cannot be told apart by client; use nn.Dropout, or {remedy}"
         apart = run(x.chunk(clients), [[n] for n in everyone], 1)
-        if (whole - apart).abs().max() > _ROUNDING[torch.float32] * (1 + apart.abs().max()):
+        pairs = zip(map(torch.Tensor.float, tensors(whole)), map(torch.Tensor.float, tensors(apart)), strict=True)
+        if any((one - other).abs().max() > _ROUNDING[torch.float32] * (1 + other.abs().max()) for one, other in pairs):
             return (
                 f"{name} mixes the samples of its batch, as batch statistics do, so that clients who share a machine "
                 f"would see each other's data; use nn.BatchNorm or a normalisation of single samples, or {remedy}"
             )
         x = apart
-    return f"the model trains otherwise when the samples of several clients are worked on together; {remedy}"
+    return f"the model, or its loss, is another when the samples of several clients are worked on together; {remedy}"

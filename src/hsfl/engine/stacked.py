@@ -11,6 +11,7 @@ import itertools
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,12 +23,13 @@ from hsfl.engine.capture import CapturedRound, CaptureError, Lanes
 from hsfl.engine.coded_averages import coded_mean
 from hsfl.engine.entity import State
 from hsfl.engine.flat_tiers import FlatTier, Sequences
-from hsfl.engine.losses import cross_entropies, cross_entropy
+from hsfl.engine.losses import by_sample
+from hsfl.engine.outputs import gradients, joined, leaves
 from hsfl.engine.per_client import PerClientBatchNorm, SeededDropout, client_keys
 from hsfl.engine.precision import arithmetic, casts
-from hsfl.engine.running import run_layer, scalar_loss
+from hsfl.engine.running import run_layer
 from hsfl.engine.sharding import Processes, RoundSum, Shard
-from hsfl.engine.stacked_passes import EntityStep, Pass, joined, laid_out
+from hsfl.engine.stacked_passes import EntityStep, Pass, backward
 from hsfl.problem.codes import LinkCodes
 
 #: Recorded rounds kept: one for every way to get a batch, and every shape of one, that takes turns.
@@ -68,7 +70,8 @@ class StackedBackend(Backend):
         self._sites, self._clients = (torch.tensor(v, dtype=torch.int64, device=self.device) for v in (sites, order))
         self._keys = self._sites.new_zeros(len(sites), len(order))
         self._channels_last = True
-        self._capturing = self.device.type == "cuda" and self.capture is not False
+        on_device = isinstance(self._lr, torch.Tensor) or self.optimizer.schedule is None
+        self._capturing = self.device.type == "cuda" and self.capture is not False and on_device
         self._recorded: OrderedDict[tuple[Any, ...], CapturedRound] = OrderedDict()
         self._build()
 
@@ -90,6 +93,7 @@ class StackedBackend(Backend):
 
     def _run(self, work: Callable[..., torch.Tensor], *given: torch.Tensor) -> torch.Tensor:
         """One round, recorded where that is wanted and possible."""
+        self._set_rate()
         with arithmetic(self.device, self.precision):
             key = (work, *((tensor.shape, tensor.dtype) for tensor in given))
             if self._capturing and key not in self._recorded:
@@ -100,6 +104,12 @@ class StackedBackend(Backend):
             else:
                 losses = work(*(tensor.to(self.device) for tensor in given), Lanes(self.device))
         return losses
+
+    def _set_rate(self) -> None:
+        """The learning rate of the round, where a recorded one reads it; without waiting for the device."""
+        if self.optimizer.schedule is not None:
+            (rate,) = self.optimizer.rates(self.round)
+            self._lr = self._lr.fill_(rate) if isinstance(self._lr, torch.Tensor) else rate
 
     def _record(self, key: tuple[Any, ...], work: Callable[..., torch.Tensor], given: Sequence[torch.Tensor]) -> None:
         while len(self._recorded) >= _KEPT:
@@ -123,10 +133,10 @@ class StackedBackend(Backend):
         if self._sum is not None:
             self._sum.begin()
         passes = self._forward(inputs, lanes)
-        outputs = joined([one.sent for one in passes[-1]]).detach().requires_grad_()
-        losses = self._losses(outputs.to(self.dtype).unflatten(0, (len(inputs), -1)), targets)
-        (gradient,) = torch.autograd.grad(losses.sum(), outputs)
-        waiting = self._backward(passes, gradient, lanes)
+        outputs, wanted = leaves(joined([one.sent for one in passes[-1]]))
+        found = by_sample(self.loss, outputs, targets.flatten(0, 1), self.dtype)
+        losses = found.view(len(inputs), -1).mean(1)  # each client's
+        waiting = self._backward(passes, gradients(losses.sum(), wanted), lanes)
         losses = losses.detach()
         if self._sum is None:
             return losses if self._back is None else losses[self._back]
@@ -149,12 +159,13 @@ class StackedBackend(Backend):
 
             def work(j: int, m: int = m, tier: FlatTier = tier, children=children, sent=sent) -> Pass:  # type: ignore[no-untyped-def]
                 x = received = joined([sent[i] for i in children[j]]).detach()
+                top = m == self.num_tiers - 1
                 if m:
                     received.requires_grad_(received.is_floating_point())
                 with casts(self.device, self.precision):
                     for number, layer in zip(tier.layers, tier.entities[j], strict=True):
-                        x = run_layer(number, layer, x)
-                arrives = x if m == self.num_tiers - 1 else self.links[m].up.passed(x)
+                        x = run_layer(number, layer, x, several=top and number == tier.layers[-1])
+                arrives = x if top else self.links[m].up.passed(x)
                 return Pass(received, x, arrives)
 
             own, marks = lanes.each(work, [[marks[i] for i in group] for group in children])
@@ -163,34 +174,34 @@ class StackedBackend(Backend):
         lanes.join()
         return passes
 
-    def _backward(self, passes: list[list[Pass]], gradient: torch.Tensor, lanes: Lanes) -> list[EntityStep]:
+    def _backward(self, passes: list[list[Pass]], found: Tensors, lanes: Lanes) -> list[EntityStep]:
         """Tier by tier from the top; an entity steps as soon as it has its gradients, while others still work.
 
         Those that wait for gradients of other processes are handed back.
         """
         time, marks = self._clock.float(), [lanes.mark()] * len(passes[-1])
         waiting: list[EntityStep] = []
-        whole = gradient.unflatten(0, (len(self.shard.clients), -1))
-        gradients = {j: whole[section].flatten(0, 1) for j, section in enumerate(self._sections[-1])}
-        alive = [gradients]  # until all is done, like `passes`: another stream may read what this one would free
+        whole = [gradient.unflatten(0, (len(self.shard.clients), -1)) for gradient in found]
+        sent_down = {j: [g[section].flatten(0, 1) for g in whole] for j, section in enumerate(self._sections[-1])}
+        alive = [sent_down]  # until all is done, like `passes`: another stream may read what this one would free
         for m in range(self.num_tiers - 1, -1, -1):
 
-            def work(j: int, m: int = m, above: dict[int, torch.Tensor] = gradients) -> torch.Tensor | None:
+            def work(j: int, m: int = m, above: dict[int, Tensors] = sent_down) -> torch.Tensor | None:
                 passed = self._step(passes[m][j], self._stepped[m][j], above[j], time, waiting, wanted=m > 0)
                 return None if passed is None else self.links[m - 1].down.passed(passed)
 
             received, done = lanes.each(work, [[mark] for mark in marks])
             if not m:
                 break
-            gradients, marks = {}, [None] * len(passes[m - 1])
+            sent_down, marks = {}, [None] * len(passes[m - 1])
             for j, (section, of_entity) in enumerate(zip(self._sections[m], received, strict=True)):
                 assert of_entity is not None
                 parts = of_entity.unflatten(0, (section.stop - section.start, -1))
                 for i in self._children[m][j]:
                     part = self._sections[m - 1][i]
-                    gradients[i] = parts[part.start - section.start : part.stop - section.start].flatten(0, 1)
+                    sent_down[i] = [parts[part.start - section.start : part.stop - section.start].flatten(0, 1)]
                     marks[i] = done[j]
-            alive.append(gradients)
+            alive.append(sent_down)
         lanes.join()
         return waiting
 
@@ -198,51 +209,37 @@ class StackedBackend(Backend):
         self,
         one: Pass,
         entity: EntityStep,
-        gradient: torch.Tensor,
+        given: Tensors,
         time: torch.Tensor,
         waiting: list[EntityStep],
         *,
         wanted: bool,
     ) -> torch.Tensor | None:
-        """An entity's update from the gradient of what it sent; the gradient of what it received, where wanted."""
-        if one.sent is one.received:  # it hosts no layer
-            return gradient if wanted else None
-        if not one.sent.requires_grad:  # nothing to train, here or below
-            return torch.zeros_like(one.received) if wanted else None
-        wanted = wanted and one.received.requires_grad
-        weights = entity.trained.weights
-        leaves = [*weights, one.received] if wanted else weights
-        found = list(torch.autograd.grad(one.sent, leaves, gradient, allow_unused=True))
-        passed = laid_out(found.pop(), one.received) if wanted else None
-        if weights:
-            own = [laid_out(g, w) for g, w in zip(found, weights, strict=True)]
-            with torch.no_grad():
-                if entity.summed:
-                    torch._foreach_copy_(entity.summed, own)
-                    waiting.append(entity)
-                else:
-                    self._update(entity, own, time)
+        """An entity's update from the gradients of what it sent; the gradient of what it received, where wanted."""
+        found, passed = backward(one, given, entity.trained.weights, wanted=wanted)
+        with torch.no_grad():
+            if found and entity.summed:
+                torch._foreach_copy_(entity.summed, found)
+                waiting.append(entity)
+            elif found:
+                self._update(entity, found, time)
         return passed
 
     def _update(self, entity: EntityStep, gradients: list[torch.Tensor], time: torch.Tensor) -> None:
-        """The optimiser's step with the mean of the clients' gradients, as the averaging rule corrects it."""
+        """The optimiser's step with the mean of the clients' gradients, clipped, as the averaging rule corrects it."""
         divisor, trained = entity.divisor, entity.trained
-        if entity.corrected:
+        if entity.corrected or self.optimizer.clip is not None:
             mean = gradients if divisor is None else [g / divisor.to(g.dtype) for g in gradients]
-            gradients, divisor = self.averaging.corrected(mean, trained), None
+            gradients, divisor = self.optimizer.clipped(mean), None
+        if entity.corrected:
+            gradients = self.averaging.corrected(gradients, trained)
         slots = [trained.slots[slot] for slot in self.optimizer.slots]
         self.optimizer.update(trained.weights, gradients, slots, divisor=divisor, lr=self._lr, time=time)
-
-    def _losses(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """(clients,): each client's mean loss."""
-        if self.loss is cross_entropy:
-            return cross_entropies(outputs.flatten(0, 1), targets.flatten(0, 1), len(targets))
-        return torch.stack([scalar_loss(self.loss(o, t)) for o, t in zip(outputs, targets, strict=True)])
 
     @torch.no_grad()
     def _average(self, tier: int, layers: Sequence[int], rounds: int) -> None:
         rows, mean = self._tiers[tier], partial(self._mean, tier)
-        held = rows.held(layers)
+        held = replace(rows.held(layers), round=self.round)
         with arithmetic(self.device):  # in full precision, whatever that of rounds
             contributed, server = self.averaging.contribute(held), rows.server_slots(layers)
             served = partial(self.averaging.served, server=server, rounds=rounds)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from hsfl.engine.averaging import Held, Tensors
+from hsfl.engine.outputs import tensors
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,28 @@ class Pass:
     """What an entity received and sent up in a forward pass, detached from what is below and above."""
 
     received: torch.Tensor
-    sent: torch.Tensor
-    arrives: torch.Tensor
+    sent: Any
+    """At the top: what the loss is of, which may be several tensors."""
+    arrives: Any
     """What the link above makes of what was sent."""
 
 
-def joined(parts: list[torch.Tensor]) -> torch.Tensor:
-    return torch.cat(parts) if len(parts) > 1 else parts[0]
+def backward(one: Pass, given: Tensors, weights: Tensors, *, wanted: bool) -> tuple[Tensors, torch.Tensor | None]:
+    """From the gradients of what an entity sent those of its weights, none where there is nothing to train.
+
+    And, where wanted, that of what it received.
+    """
+    if one.sent is one.received:  # it hosts no layer
+        return [], given[0] if wanted else None
+    pairs = zip((x for x in tensors(one.sent) if x.is_floating_point()), given, strict=True)
+    sent = [(x, gradient) for x, gradient in pairs if x.requires_grad]
+    if not sent:  # nothing to train, here or below
+        return [], torch.zeros_like(one.received) if wanted else None
+    wanted = wanted and one.received.requires_grad
+    leaves = [*weights, one.received] if wanted else weights
+    found = list(torch.autograd.grad([x for x, _ in sent], leaves, [g for _, g in sent], allow_unused=True))
+    passed = laid_out(found.pop(), one.received) if wanted else None
+    return [laid_out(g, w) for g, w in zip(found, weights, strict=True)], passed
 
 
 def laid_out(gradient: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves
 
 from hsfl.errors import ModelError
 from hsfl.models.checks import check_example, check_model, times
@@ -32,6 +33,9 @@ from hsfl.models.trace import (
     trace,
     undisturbed,
 )
+
+#: What a layer gives: the result of an operation; the last layer, several, as `forward` returns them.
+Result = Any
 
 
 def chain(model: nn.Module, example: torch.Tensor) -> nn.Sequential:
@@ -104,20 +108,22 @@ class _Observer(_Runner):
         return result
 
 
-def _check_batch(model: nn.Module, traced: fx.GraphModule, example: torch.Tensor, output: torch.Tensor) -> None:
-    """Refuse a model whose output does not grow in its first dimension with the number of samples."""
+def _check_batch(model: nn.Module, traced: fx.GraphModule, example: torch.Tensor, outputs: list[torch.Tensor]) -> None:
+    """Refuse a model with an output that does not grow in its first dimension with the number of samples."""
     one, two = len(example), 2 * len(example)
     given = f"a single number for a batch of {one}"
-    if output.ndim:
+    if all(output.ndim for output in outputs):
         try:
             with undisturbed(model):
-                grown = _Runner(traced).run(torch.cat([example, example]))
+                grown = tree_leaves(_Runner(traced).run(torch.cat([example, example])))
         except Exception as error:
             reason = f"it takes a batch of {one} but not one of {two} ({first_line(error)})"
             raise cannot_cut(model, f"{reason}; let it take any number of samples") from None
-        if len(grown) == 2 * len(output):
+        odd = [(o, g) for o, g in zip(outputs, grown, strict=True) if len(g) != 2 * len(o)]
+        if not odd:
             return
-        given = f"shape {times(output.shape)} for a batch of {one} and {times(grown.shape)} for one of {two}"
+        output, more = odd[0]
+        given = f"shape {times(output.shape)} for a batch of {one} and {times(more.shape)} for one of {two}"
     raise cannot_cut(
         model, f"forward returns {given}; return one result per sample, with the batch as the first dimension"
     )
@@ -141,11 +147,16 @@ class _Flow:
         )
         nodes = list(traced.graph.nodes)
         self.input, output = nodes[0], nodes[-1]
-        self.result = output.args[0]
-        if not (isinstance(self.result, fx.Node) and isinstance(self._seen.env[self.result], torch.Tensor)):
+        self.result: Result = output.args[0]
+        found = tree_leaves(self._seen.env[output])
+        if not found or not all(isinstance(one, torch.Tensor) for one in found):
             given = type(self._seen.env[output]).__name__
-            raise cannot_cut(model, f"forward returns a {given}; return the one tensor that the loss is computed from")
-        _check_batch(model, traced, example, self._seen.env[self.result])
+            raise cannot_cut(
+                model,
+                f"forward returns a {given}; return the tensor that the loss is computed from, or a tuple or "
+                "dictionary of tensors",
+            )
+        _check_batch(model, traced, example, found)
         self._operations = [node for node in nodes if node.op.startswith("call")]
         self._position = {node: i for i, node in enumerate(self._operations)}
         self._position |= {self.input: -1, output: len(self._operations)}
@@ -154,9 +165,9 @@ class _Flow:
         self._obstacles = self._shared_state(model)
         self._sweep()
 
-    def layers(self) -> list[tuple[str, list[fx.Node], fx.Node]]:
+    def layers(self) -> list[tuple[str, list[fx.Node], Result]]:
         """The name, the operations and the result of each layer."""
-        parts = []
+        parts: list[tuple[str, list[fx.Node], Result]] = []
         name = ""
         start = segment = 0
         for end in [*self._crossing, len(self._operations) - 1]:
@@ -284,7 +295,7 @@ class _Constant(nn.Module):
 
 
 def _layer(
-    traced: fx.GraphModule, entry: fx.Node, operations: list[fx.Node], result: fx.Node, state: Collection[str]
+    traced: fx.GraphModule, entry: fx.Node, operations: list[fx.Node], result: Result, state: Collection[str]
 ) -> fx.GraphModule:
     graph = fx.Graph(tracer_cls=Tracer)
     copies = {entry: graph.placeholder("input")}
@@ -306,7 +317,7 @@ def _layer(
         if node.op == "call_module":
             attributes[str(node.target)] = traced.get_submodule(str(node.target))
         copies[node] = graph.node_copy(node, copied)
-    graph.output(copies[result])
+    graph.output(fx.node.map_arg(result, copied))
     return fx.GraphModule(attributes, graph, class_name="Layer")
 
 

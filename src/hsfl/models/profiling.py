@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves
 
 from hsfl.errors import ModelError
 from hsfl.models.chain import chain
@@ -43,14 +44,14 @@ def profile(model: nn.Module, input_shape: tuple[int, ...], optimizer: str = "sg
     rows = []
     with torch.random.fork_rng(devices=[]), unfused():
         layers, example = _prepare(model, input_shape, _BATCH)
-        for layer, output, forward, backward in _passes(layers, example, flop_counter):
+        for layer, outputs, forward, backward in _passes(layers, example, flop_counter):
             state = {id(t): t for t in layer.state_dict(keep_vars=True).values() if t.is_floating_point()}
             rows.append(
                 (
                     forward.get_total_flops() / _BATCH,
                     backward.get_total_flops() / _BATCH,
-                    _bits(output) / _BATCH,
-                    _bits(output) / _BATCH if output.requires_grad else 0,
+                    sum(map(_bits, outputs)) / _BATCH,
+                    sum(_bits(output) for output in outputs if output.requires_grad) / _BATCH,
                     sum(map(_bits, state.values())),
                     copies * sum(_bits(p) for p in layer.parameters() if p.requires_grad),
                     sum(_bits(t) for t in state.values() if not isinstance(t, nn.Parameter)),
@@ -142,24 +143,29 @@ def _prepare(model: nn.Module, input_shape: tuple[int, ...], batch: int) -> tupl
 
 def _passes(
     layers: nn.Sequential, example: torch.Tensor, meter: Callable[[], AbstractContextManager[Meter]]
-) -> Iterator[tuple[nn.Module, torch.Tensor, Meter, Meter]]:
-    """Each layer with its output and the metered forward and backward pass, as if a cut preceded every layer."""
+) -> Iterator[tuple[nn.Module, list[torch.Tensor], Meter, Meter]]:
+    """Each layer with its outputs, of which the last one may have several, and the metered forward and backward pass.
+
+    As if a cut preceded every layer.
+    """
     value = example
     for index, (name, layer) in enumerate(layers.named_children()):
         value = value.detach().requires_grad_(index > 0 and value.is_floating_point())
         try:
             with meter() as forward:
-                output = layer(value)
-            gradient = torch.ones_like(output)
+                found = layer(value)
+            outputs = tree_leaves(found)
+            trained = [output for output in outputs if output.requires_grad]
+            gradients = [torch.ones_like(output) for output in trained]
             with meter() as backward:
-                if output.requires_grad:
-                    output.backward(gradient)
+                if trained:
+                    torch.autograd.backward(trained, gradients)
         except (RuntimeError, ValueError) as error:
             shape = times(value.shape)
             reason = " ".join(str(error).split()).rstrip(".")
             raise ModelError(f"layer {name} cannot be trained on inputs of shape {shape}: {reason}") from None
-        yield layer, output, forward, backward
-        value = output
+        yield layer, outputs, forward, backward
+        value = found
 
 
 class _Stopwatch:

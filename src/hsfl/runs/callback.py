@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hsfl.errors import HsflError
 from hsfl.records import PlanRecord, RoundRecord, Summary
 from hsfl.scenario.scenario import Scenario
 
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class StopTraining(Exception):  # noqa: N818 - nothing has gone wrong
+    """Raised in a callback: training ends after the round, as if a limit were reached, and the run says why."""
+
 
 class Callback:
-    """Hears what happens while training; override what you want to hear. Records are those of the run folder."""
+    """Hears what happens while training; override what you want to hear. Records are those of the run folder.
+
+    `StopTraining("why")`, raised anywhere in it, ends training.
+    """
 
     def on_start(self, folder: Path, scenario: Scenario, round_: int) -> None:
         """Before the first round after `round_`, which is 0 unless a run is resumed."""
@@ -19,7 +30,10 @@ class Callback:
     def on_plan(self, record: PlanRecord) -> None: ...
 
     def on_round(self, record: RoundRecord) -> None:
-        """After every round; in an evaluated one, accuracy and test_loss are not None."""
+        """After every round; in an evaluated one, test_loss is not None, nor is accuracy where targets are classes."""
+
+    def on_evaluation(self, record: RoundRecord, model: Callable[[], nn.Module]) -> None:
+        """After every evaluation, and after `on_round`; `model` makes the averaged model, a copy to be kept."""
 
     def on_end(self, summary: Summary) -> None:
         """When training has ended by itself."""

@@ -31,6 +31,7 @@ def environment(
         threads=torch.get_num_threads(),
         command=sys.argv,
         strategy=prepared.task.strategy.name,
+        loss=prepared.objective.name,
         scenario_folder=None if scenario.folder is None else str(scenario.folder.resolve()),
         data_folder=None if data_folder is None else str(data_folder.resolve()),
         cluster=None if executor is None else executor.name,

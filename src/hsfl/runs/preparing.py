@@ -13,12 +13,13 @@ import torch
 from torch import nn
 
 from hsfl import data, models
+from hsfl.data.holding_out import held_out
 from hsfl.data.partition import label_counts, partition
 from hsfl.engine import BACKENDS, Backend
 from hsfl.engine.algorithm import Task
 from hsfl.engine.asking import proposed
 from hsfl.engine.averaging import RULES
-from hsfl.engine.losses import targets_of
+from hsfl.engine.losses import LOSSES, are_classes, cross_entropy, targets_of
 from hsfl.engine.running import run_layer
 from hsfl.engine.selfcheck import check_by_client
 from hsfl.engine.sharded import ShardedBackend
@@ -27,6 +28,7 @@ from hsfl.errors import HsflError, ScenarioError
 from hsfl.problem.problem import Problem
 from hsfl.problem.strategy import Strategy
 from hsfl.records import Labels
+from hsfl.runs.learning import Given, Objective, objective, step_schedule
 from hsfl.runs.processes import number_here
 from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES
 from hsfl.scenario.dynamics import Conditions
@@ -55,8 +57,13 @@ class Prepared:
     labels: Labels | None
     """How many samples of each label every client has; None for data without one label per sample."""
     device: torch.device
+    objective: Objective
+    held: list[torch.Tensor] | None = None
+    """The numbers of the samples that each client does not train on, where such are held out."""
     evaluates: bool = True
     """Whether there is test data."""
+    evaluates_clients: bool = False
+    """Whether every client's own model is evaluated on them, too."""
 
 
 def prepare(
@@ -66,11 +73,13 @@ def prepare(
     backend: type[Backend] | None = None,
     processes: Processes | None = None,
     brought: Brought | None = None,
+    given: Given = Given(),  # noqa: B008
 ) -> Prepared:
     """Build everything; ScenarioError names what is wrong before anything is trained.
 
     `backend` is used instead of the scenario's. `processes` are those that train together, where there are several.
-    `brought` is what a machine of a run has of data that is elsewhere; without it, the test data is read.
+    `brought` is what a machine of a run has of data that is elsewhere; without it, the test data is read. `given` are
+    a loss and metrics instead of the scenario's.
     """
     spec, training, execution = scenario.spec, scenario.spec.training, scenario.spec.execution
     backend = backend or BACKENDS[execution.backend]
@@ -96,16 +105,20 @@ def prepare(
         shape = tuple(spec.model.input_shape or DEFAULT_INPUT_SHAPES.get(spec.model.name or "", ()))
         network = _network(scenario, seed)
         size, clients = min(2, training.batch_size), problem.system.num_clients
+        minimised = objective(scenario, given)
+        _check_held_out(scenario)
         elsewhere = spec.data.name == "own" and backend.data_elsewhere
         if elsewhere:
-            layers, dataset = _brought(scenario, spec.data, network, shape, brought)
+            layers, dataset = _brought(scenario, spec.data, network, shape, brought, minimised)
             here = np.arange(len(dataset.train[1]))
             parts = [here if brought is not None and n == brought.client else here[:0] for n in range(clients)]
         else:
             dataset = data.load_dataset(
                 spec.data, input_shape=shape, scenario_folder=scenario.folder, data_folder=data_folder
             )
+            _check_labels(spec.data, dataset)
             parts = partition(spec.data, dataset.train[1].numpy(), clients, seed, scenario.folder)
+        parts, held = held_out(parts, spec.data.held_out, seed) if spec.data.held_out else (parts, None)
         targets = dataset.train[1].numpy()
         sampler = data.Sampler(parts, training.batch_size, seed, spec.data.augment)
         feed = data.Feed(dataset, sampler, device)
@@ -114,18 +127,23 @@ def prepare(
         else:
             layers = list(models.chain(network, feed.samples(torch.arange(2, device=device))[0].cpu()))
             inputs, expected = feed.samples((torch.arange(2 * size, device=device) % len(targets)).view(2, size))
+        classes = are_classes(_outputs(layers, inputs.flatten(0, 1).cpu()), expected.flatten(0, 1).cpu())
+        if classes and not elsewhere:
             _check_classes(layers, dataset)
+        metrics = minimised.counted(spec.stopping, classes=classes)
         if len(layers) != problem.num_layers:
             raise ScenarioError(
                 f"the model has {len(layers)} layers, its profile {problem.num_layers}; measure it again"
             )
-        check_by_client(layers, inputs, expected, device, together=backend.together)
+        check_by_client(layers, inputs, expected, device, together=backend.together, loss=minimised.loss)
         made = backend(
             layers,
             [hosts.tolist() for hosts in problem.system.hosts],
             list(range(1, len(spec.tiers))),
-            _optimizer(problem, training.optimizer, training.weight_decay),
+            _optimizer(problem, scenario),
             data=feed,
+            loss=minimised.loss,
+            metrics=metrics,
             averaging=RULES[training.averaging](**training.averaging_settings),
             codes=[tier.codes for tier in problem.system.tiers],
             device=device,
@@ -150,10 +168,12 @@ def prepare(
         replan_every=spec.strategy.replan_every,
     )
     labels = None
-    if targets.ndim == 1 and not elsewhere:
+    if targets.ndim == 1 and targets.dtype.kind == "i" and not elsewhere:
         counts = label_counts(parts, targets, dataset.num_classes)
         labels = Labels(labels=[str(k) for k in range(dataset.num_classes)], counts=counts.tolist())
-    return Prepared(task, made, labels, device, evaluates=bool(len(dataset.test[0])))
+    own_samples = None if held is None else [torch.from_numpy(part).to(device) for part in held]
+    tests = {"evaluates": bool(len(dataset.test[0])), "evaluates_clients": execution.evaluate_clients}
+    return Prepared(task, made, labels, device, minimised, own_samples, **tests)
 
 
 def choose_device(name: str) -> torch.device:
@@ -207,7 +227,12 @@ def _network(scenario: Scenario, seed: int) -> nn.Module:
 
 
 def _brought(
-    scenario: Scenario, section: DataSection, network: nn.Module, shape: tuple[int, ...], brought: Brought | None
+    scenario: Scenario,
+    section: DataSection,
+    network: nn.Module,
+    shape: tuple[int, ...],
+    brought: Brought | None,
+    minimised: Objective,
 ) -> tuple[list[nn.Module], data.Dataset]:
     """The layers, and the data that are here, where nobody has all: what they must be like follows from the model."""
     stopping = scenario.spec.stopping
@@ -220,11 +245,14 @@ def _brought(
         )
     blank = torch.zeros((2, *shape), dtype=torch.int64 if section.inputs == "int64" else torch.float32)
     layers = list(models.chain(network, blank))
-    outputs = blank
-    with torch.no_grad():
-        for number, layer in enumerate(copy.deepcopy(layers)):
-            outputs = run_layer(number, layer.eval(), outputs)
-    samples = data.Samples(section.inputs, shape, *targets_of(outputs))
+    outputs = _outputs(layers, blank)
+    if minimised.name not in LOSSES or not isinstance(outputs, torch.Tensor):
+        raise ScenarioError(
+            f'training.loss = {minimised.name}: with data.name = "own" it must be one of {", ".join(LOSSES)}, of one '
+            "tensor: what targets are like follows from it"
+        )
+    like = targets_of(outputs) if minimised.loss is cross_entropy else (tuple(outputs.shape[1:]), None)
+    samples = data.Samples(section.inputs, shape, *like)
     train = test = None
     if brought is not None and brought.where is not None:
         field = f"--data {brought.where}"
@@ -235,6 +263,33 @@ def _brought(
     return layers, samples.dataset(train, test)
 
 
+def _outputs(layers: list[nn.Module], inputs: torch.Tensor) -> Any:
+    """What a copy of the model gives for some samples."""
+    outputs: Any = inputs
+    with torch.no_grad():
+        for number, layer in enumerate(copy.deepcopy(layers)):
+            outputs = run_layer(number, layer.eval(), outputs, several=number == len(layers) - 1)
+    return outputs
+
+
+def _check_held_out(scenario: Scenario) -> None:
+    section = scenario.spec.data
+    assert section is not None
+    if section.held_out and section.name == "own":
+        raise ScenarioError('data.held_out: with data.name = "own" nobody evaluates on what devices have; remove it')
+    if scenario.spec.execution.evaluate_clients and not section.held_out:
+        raise ScenarioError(
+            "execution.evaluate_clients = true: there is nothing to evaluate them on; give data.held_out, such as 0.1"
+        )
+
+
+def _check_labels(section: DataSection, dataset: data.Dataset) -> None:
+    if section.partition in ("shards", "dirichlet") and dataset.train[1].is_floating_point():
+        raise ScenarioError(
+            f"data.partition = {section.partition}: it goes by classes, and the targets are numbers; use iid or csv"
+        )
+
+
 def _check_classes(layers: list[nn.Module], dataset: data.Dataset) -> None:
     classes = [p.shape[0] for p in layers[-1].parameters() if p.ndim > 1][-1:]
     if classes and dataset.num_classes > classes[0] and dataset.train[1].ndim == 1:
@@ -243,8 +298,10 @@ def _check_classes(layers: list[nn.Module], dataset: data.Dataset) -> None:
         )
 
 
-def _optimizer(problem: Problem, name: str, weight_decay: float) -> dict[str, Any]:
-    settings: dict[str, Any] = {"lr": problem.learning_rate, "weight_decay": weight_decay}
-    if name == "momentum":
+def _optimizer(problem: Problem, scenario: Scenario) -> dict[str, Any]:
+    training = scenario.spec.training
+    settings: dict[str, Any] = {"lr": problem.learning_rate, "weight_decay": training.weight_decay}
+    settings |= {"clip": training.clip, "schedule": step_schedule(scenario)}
+    if training.optimizer == "momentum":
         return settings | {"name": "sgd", "momentum": problem.momentum}
-    return settings | {"name": name}
+    return settings | {"name": training.optimizer}

@@ -108,6 +108,8 @@ class Run:
         reached = [line.accuracy for line in self.evaluations() if line.accuracy is not None]
         if reached:
             rows.append(("test accuracy", f"{reached[-1]:.2%}, at best {max(reached):.2%}"))
+        if evaluated := self.evaluations():
+            rows += [(f"test {name}", f"{value:.4g}") for name, value in evaluated[-1].counted().items()]
         if self.plans:
             rows.append(("last cuts", ", ".join(map(str, self.plans[-1].cuts))))
         return table(f"Run {self.folder}", rows)
@@ -131,8 +133,8 @@ class Run:
         return [str(tier["name"]) for tier in self.scenario["tiers"]]
 
     def evaluations(self) -> list[RoundRecord]:
-        """The records of rounds with a test accuracy."""
-        return [line for line in self.metrics if line.accuracy is not None]
+        """The records of rounds that were evaluated on test data."""
+        return [line for line in self.metrics if line.test_loss is not None]
 
     def columns(self) -> dict[str, list[Any]]:
         """The metrics as columns of equal lengths, as `pandas.DataFrame(run.columns())` takes them.

@@ -13,6 +13,7 @@ from typing import Any
 from hsfl.errors import HsflError
 from hsfl.problem.profile import LayerProfile
 from hsfl.records import OriginRecord
+from hsfl.runs.stopping import horizon
 from hsfl.scenario.reading import read_scenario
 from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.schema import ModelSection
@@ -60,6 +61,15 @@ def check_strategy(folder: Path, name: str) -> None:
         raise HsflError(
             f"{folder}: the strategy of this run is {before!r}, not {name!r}; resume it with that one "
             "(an object of your own: hsfl.resume(folder, strategy=...))"
+        )
+
+
+def check_loss(folder: Path, name: str) -> None:
+    """HsflError unless the loss is that of the run: a function of one's own must be given again."""
+    if (before := _started(folder, "loss")) != name:
+        raise HsflError(
+            f"{folder}: the loss of this run is {before!r}, not {name!r}; resume it with that one (a function of your "
+            "own: hsfl.resume(folder, loss=...))"
         )
 
 
@@ -121,6 +131,8 @@ def _fixed(scenario: Scenario) -> dict[str, Any]:
     tiers = [{key: value for key, value in tier.items() if key != "place"} for tier in scenario.raw["tiers"]]
     given = dotted({**scenario.raw, "tiers": tiers})
     fields = {field: value for field, value in given.items() if field not in MAY_CHANGE}
+    if (end := horizon(scenario.spec)) is not None:  # by default when training was to end, which may change
+        fields["training.horizon"] = end
     fixed: dict[str, Any] = json.loads(json.dumps(fields | {"tiers": [tier.name for tier in scenario.spec.tiers]}))
     return fixed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hsfl.scenario.schema import ScenarioFile
 from hsfl.scenario.training_sections import StoppingSection
 from hsfl.theory.forecast import recent_losses
 
@@ -18,6 +19,14 @@ def round_limit(rules: StoppingSection) -> float:
         return rules.rounds
     others = (rules.time_limit, rules.until_accuracy, rules.until_loss, rules.until_converged or None)
     return DEFAULT_ROUNDS if all(rule is None for rule in others) else float("inf")
+
+
+def horizon(scenario: ScenarioFile) -> int | None:
+    """The round at which a cosine has come down; None where there is none, or nothing says when."""
+    training, limit = scenario.training, round_limit(scenario.stopping)
+    if training.schedule != "cosine" or (training.horizon is None and limit == float("inf")):
+        return None
+    return training.horizon or int(limit)
 
 
 def ended(

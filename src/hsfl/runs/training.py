@@ -12,7 +12,6 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +21,23 @@ from hsfl.engine import saving
 from hsfl.engine.algorithm import Algorithm
 from hsfl.engine.checkpoint import Checkpoints
 from hsfl.engine.sharding import LostProcessError
-from hsfl.errors import DivergedError, HsflError
+from hsfl.errors import HsflError
 from hsfl.files import remedy, unfinished
 from hsfl.problem.strategy import Strategy
 from hsfl.records import ForecastRecord, PlanRecord, RoundRecord, SessionRecord, Summary
 from hsfl.runs import processes
-from hsfl.runs.callback import Callback, checked_callbacks
+from hsfl.runs.callback import Callback, StopTraining, checked_callbacks
 from hsfl.runs.environment import environment
+from hsfl.runs.evaluating import check_weights, evaluation
 from hsfl.runs.executor import Executor
 from hsfl.runs.forecasting import forecast
 from hsfl.runs.interrupting import InterruptedRun, stops_politely
+from hsfl.runs.learning import Given
 from hsfl.runs.mean_losses import MeanLosses
 from hsfl.runs.preparing import Prepared, prepare
 from hsfl.runs.reading import Run
 from hsfl.runs.restoring import go_on
-from hsfl.runs.resuming import check_strategy, origin, run_id
+from hsfl.runs.resuming import check_loss, check_strategy, origin, run_id
 from hsfl.runs.stopping import ended, round_limit
 from hsfl.runs.writing import CHECKPOINTS, METRICS, PLANS, SCENARIO, RunFolder, check_free
 from hsfl.scenario.scenario import Scenario
@@ -55,6 +56,7 @@ def start(
     callbacks: Sequence[Callback] = (),
     data_folder: Path | None = None,
     executor: Executor | None = None,
+    given: Given = Given(),  # noqa: B008
 ) -> Run:
     """Train from the beginning into a new folder, by default the next free runs/SCENARIO-STRATEGY-N."""
 
@@ -75,7 +77,8 @@ def start(
         with closing(RunFolder.create(out, stem, contents)) as folder:
             return session.run(folder, records)
 
-    return processes.together(train, partial(prepare, scenario, strategy, data_folder), scenario, executor)
+    prepares = partial(prepare, scenario, strategy, data_folder, given=given)
+    return processes.together(train, prepares, scenario, executor)
 
 
 def resume(
@@ -86,6 +89,7 @@ def resume(
     callbacks: Sequence[Callback] = (),
     data_folder: Path | None = None,
     executor: Executor | None = None,
+    given: Given = Given(),  # noqa: B008
 ) -> Run:
     """Go on with a run from its last checkpoint; `scenario` is the folder's, its stopping rules perhaps changed."""
 
@@ -94,6 +98,7 @@ def resume(
             folder.lock()
             prepared = prepare()
             check_strategy(path, prepared.task.strategy.name)
+            check_loss(path, prepared.objective.name)
             session = _Session(scenario, prepared, callbacks, run_id(path), executor)
             records: Iterable[RoundRecord | PlanRecord] = ()
             if not session.load(folder):  # it never came to a checkpoint
@@ -104,7 +109,8 @@ def resume(
             folder.write_scenario(scenario_text(scenario.raw))
             return session.run(folder, records)
 
-    return processes.together(go_on_training, partial(prepare, scenario, strategy, data_folder), scenario, executor)
+    prepares = partial(prepare, scenario, strategy, data_folder, given=given)
+    return processes.together(go_on_training, prepares, scenario, executor)
 
 
 class _Session:
@@ -139,6 +145,8 @@ class _Session:
         self.interrupted = False
         self.failed: BaseException | None = None
         """What a callback raised."""
+        self.stopped: str | None = None
+        """Why a callback has ended training."""
         self.earlier_s, self.started = 0.0, time.perf_counter()
         """Seconds of earlier sessions, and when this one began."""
 
@@ -211,6 +219,7 @@ class _Session:
                 self._write_waiting()
             evaluated = self.past if round_ % execution.evaluate_every == 0 else ()
             why = ended(stopping, round_, algorithm.clock.time_s, self.accuracies, evaluated)
+            why = why if self.stopped is None else "callback"
             over = why is not None or self.interrupted
             due = execution.checkpoint_every and (over or round_ % execution.checkpoint_every == 0)
             if (due or self.interrupted) and round_ != self.saved:
@@ -226,7 +235,7 @@ class _Session:
             self.folder.remove("summary.json")  # of a run that had ended and now goes on
             marks = [_next(round_, every) for every in (execution.evaluate_every, execution.checkpoint_every) if every]
             stop = int(min(*marks, round_ + _ROUNDS_AT_ONCE, round_limit(stopping)))
-            records = algorithm.advance(stop - round_, limit, lambda: self.interrupted)
+            records = algorithm.advance(stop - round_, limit, lambda: self.interrupted or self.stopped is not None)
 
     def _record(self, record: RoundRecord | PlanRecord) -> None:
         if isinstance(record, PlanRecord):
@@ -243,16 +252,8 @@ class _Session:
     def _evaluate(self) -> None:
         """Add an evaluation to the last round."""
         assert self.waiting is not None
-        self._check_weights()
-        update: dict[str, Any] = {"forecast": self._forecast()}
-        if self.prepared.evaluates:
-            found = self.backend.evaluate()
-            if not isfinite(found["loss"]):
-                raise DivergedError(
-                    f"round {self.algorithm.round}: the test loss is {found['loss']}; lower training.learning_rate"
-                )
-            update |= {"accuracy": found["accuracy"], "test_loss": found["loss"]}
-            self.accuracies.append(found["accuracy"])
+        update = evaluation(self.prepared, self.algorithm.round) | {"forecast": self._forecast()}
+        self.accuracies += [] if update.get("accuracy") is None else [update["accuracy"]]
         if self.losses.rounds:
             update["losses"] = self.losses.taken()
         self.waiting = self.waiting.model_copy(update=update)
@@ -266,23 +267,16 @@ class _Session:
         round_s = float(round_latency(replace(task.problem, system=machines), plan.cuts, plan.intervals))
         return forecast(self.past, target, round_s)
 
-    def _check_weights(self) -> None:
-        """DivergedError, rather than a checkpoint or an evaluation that is worth nothing."""
-        if (client := self.backend.not_finite()) is not None:
-            self.backend.check_sent()
-            raise DivergedError(
-                f"round {self.algorithm.round}: the weights of client {client + 1} are not finite; lower "
-                "training.learning_rate, or check the data of that client"
-            )
-
     def _write_waiting(self) -> None:
         if self.waiting is not None:
             record, self.waiting = self.waiting, None
             self.folder.append(METRICS, record)
             self._tell("on_round", record)
+            if record.test_loss is not None or record.losses is not None:
+                self._tell("on_evaluation", record, self.backend.model)
 
     def _checkpoint(self) -> None:
-        self._check_weights()
+        check_weights(self.backend, self.algorithm.round)
         self.folder.flush(sync=True)
         state = SessionRecord(
             origin=self.origin,
@@ -315,12 +309,14 @@ class _Session:
         evaluations = run.evaluations()
         summary = Summary(
             ended=why,
+            why=self.stopped,
             rounds=self.algorithm.round,
             time_s=clock.time_s,
             wall_s=self._wall_s(),
             accuracy=evaluations[-1].accuracy if evaluations else None,
-            best_accuracy=max((line.accuracy or 0.0 for line in evaluations), default=None),
+            best_accuracy=max((line.accuracy for line in evaluations if line.accuracy is not None), default=None),
             test_loss=evaluations[-1].test_loss if evaluations else None,
+            metrics=evaluations[-1].metrics if evaluations else {},
             bytes=clock.bytes,
             strategy=self.prepared.task.strategy.name,
             seed=self.backend.seed,
@@ -334,6 +330,8 @@ class _Session:
         for callback in self.callbacks:
             try:
                 getattr(callback, event)(*values)
+            except StopTraining as error:
+                self.stopped = self.stopped or str(error) or type(callback).__name__
             except (Exception, SystemExit) as error:
                 self.failed, self.interrupted = self.failed or error, True
 

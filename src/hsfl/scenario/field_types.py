@@ -31,6 +31,17 @@ def _printable(text: str) -> str:
 Line = Annotated[str, AfterValidator(_printable)]
 
 
+def _named_or_own(text: str, names: tuple[str, ...]) -> str:
+    if text not in names and ":" not in text:
+        raise ValueError(f'it must be one of {", ".join(names)}, or your own: "package.module:function"')
+    return text
+
+
+def named_or_own(*names: str) -> AfterValidator:
+    """One of these, or a function of the user's own."""
+    return AfterValidator(partial(_named_or_own, names=names))
+
+
 def _one_list_or_many(value: object) -> str:
     return "per tier" if isinstance(value, list) and value and isinstance(value[0], list) else "per layer"
 

@@ -9,7 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hsfl.scenario.field_types import Duration, NotNegative, NumberOrShare, Positive, Section
+from hsfl.scenario.field_types import Duration, NotNegative, NumberOrShare, Positive, Section, named_or_own
+
+Round = Annotated[int, Field(ge=1, le=10**9)]
 
 
 class ServerSection(Section):
@@ -59,6 +61,45 @@ class TrainingSection(Section):
         examples=[0.9],
     )
     weight_decay: NotNegative = Field(0.0, description="Decay of the weights at every update.")
+    clip: Positive | None = Field(
+        None,
+        description="The largest norm of a machine's gradient, the mean over its clients and all layers that it holds; "
+        "a longer one is shortened to it. Machines clip on their own: none sees the layers of another.",
+        examples=[1.0],
+    )
+    schedule: Annotated[str, named_or_own("constant", "cosine", "steps")] = Field(
+        "constant",
+        description="How the learning rate changes: constant, cosine (down to 0 at horizon), steps (times decay at "
+        'each of decay_rounds) or your own: "package.module:function", which gives the factor for a round, counted '
+        "from 0. Plans made while training take the step of the moment; hsfl plan takes learning_rate.",
+    )
+    warmup: int = Field(0, ge=0, le=10**9, description="Rounds in which the learning rate rises evenly to what it is.")
+    horizon: Round | None = Field(
+        None,
+        description="With schedule = cosine: the round at which it ends; default: stopping.rounds. From there on the "
+        "learning rate stays what it was last.",
+        examples=[2000],
+    )
+    decay_rounds: Annotated[list[Round], Field(min_length=1)] | None = Field(
+        None, description="With schedule = steps: after so many rounds each, rising.", examples=[[1000, 1500]]
+    )
+    decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="With schedule = steps: what is left of the learning rate each time (default 0.1).",
+        examples=[0.5],
+    )
+    loss: Annotated[str, named_or_own("cross_entropy", "mse", "l1", "bce")] = Field(
+        "cross_entropy",
+        description="What is minimised: cross_entropy (of classes), mse, l1 (of numbers), bce (of scores and targets "
+        'from 0 to 1) or your own: "package.module:function", which maps outputs and targets to a loss for every '
+        "sample.",
+    )
+    metrics: list[Annotated[str, named_or_own("accuracy", "mse", "l1")]] | None = Field(
+        None,
+        description="What evaluations count beside the loss: accuracy, mse, l1 or your own functions, which map "
+        "outputs and targets to a number for every sample; default: accuracy where targets are classes, else nothing.",
+        examples=[["accuracy", "my_package.metrics:top5"]],
+    )
     average_optimizer: bool = Field(
         False,
         description="Averaging a tier averages its optimiser's state too, such as momentum, which then also travels; "
@@ -135,7 +176,7 @@ class ParticipationSection(Section):
 class StoppingSection(Section):
     """When training ends: at the first of these that is met; with none of them, after 1000 rounds."""
 
-    rounds: Annotated[int, Field(ge=1, le=10**9)] | None = Field(
+    rounds: Round | None = Field(
         None,
         description="Train for so many rounds.",
         examples=[2000],
@@ -231,6 +272,11 @@ class ExecutionSection(Section):
     evaluate_every: int = Field(
         50, ge=1, le=10**9, description="Rounds between evaluations of the averaged model on the test data."
     )
+    evaluate_clients: bool = Field(
+        False,
+        description="Evaluations also take every client's own model, which it computes with, on its held-out samples "
+        "(data.held_out); costs a pass of each.",
+    )
     checkpoint_every: int = Field(
         500, ge=0, le=10**9, description="Rounds between checkpoints; 0: only where training is interrupted."
     )
@@ -255,7 +301,8 @@ class DataSection(Section):
     factory: str | None = Field(
         None,
         description='Your own data: "package.module:function" returning (train inputs, train targets, test inputs, '
-        "test targets) as tensors, or two torch Datasets. Give either this or name.",
+        "test targets) as tensors, or two torch Datasets. Targets are int64 classes, counted from 0, or floating-point "
+        "numbers. Give either this or name.",
         examples=["my_package.data:load"],
     )
     inputs: Literal["float32", "uint8", "int64"] = Field(
@@ -282,6 +329,11 @@ class DataSection(Section):
         description="With partition = csv: a file with columns sample,client, both counted from 0; relative to this "
         "file. Samples that are not listed are not used.",
         examples=["clients.csv"],
+    )
+    held_out: Annotated[float, Field(ge=0, le=0.9)] = Field(
+        0.0,
+        description="The part of every client's training samples that it does not train on; evaluations then say how "
+        "well the averaged model does on those of each client: the mean, the lowest and the highest tenth.",
     )
     augment: list[Literal["crop", "flip"]] = Field(
         [], description="Random changes of training images: crop (shifted by up to 4 pixels), flip (left-right)."
