@@ -482,7 +482,7 @@ class Plural(TwoLayers):
         (Modal(), torch.ones(2, 4), ["functional.dropout(", "self.training", "nn.Dropout"]),
         (Noisy(), torch.ones(2, 4), ["torch.randn(4)", "chance"]),
         (Paired(), torch.ones(2, 4), ["2 inputs (x, other)", "inside forward"]),
-        (Plural(), torch.ones(2, 4), ["returns a tuple", "one tensor"]),
+        (Plural(), torch.ones(2, 4), ["self.first(x)", "still needed at the output"]),
         (Total(), torch.ones(2, 4), ["returns a single number for a batch of 2", "batch as the first dimension"]),
         (Mean(), torch.ones(2, 4), ["shape 4 for a batch of 2 and 4 for one of 4", "batch as the first dimension"]),
         (

@@ -134,7 +134,7 @@ class Run:
 
     def evaluations(self) -> list[RoundRecord]:
         """The records of rounds that were evaluated on test data."""
-        return [line for line in self.metrics if line.test_loss is not None]
+        return [line for line in self.metrics if line.test_loss is not None or line.accuracy is not None]
 
     def columns(self) -> dict[str, list[Any]]:
         """The metrics as columns of equal lengths, as `pandas.DataFrame(run.columns())` takes them.
