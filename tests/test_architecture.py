@@ -80,7 +80,7 @@ ALLOWED = {
         "report",
         "explorer",
     },
-    "__init__": {"version", "errors", "problem", "scenario", "planner", "runs", "api", "plot", "explorer"},
+    "__init__": {"version", "errors", "problem", "scenario", "planner", "runs", "api", "plot", "report", "explorer"},
     "__main__": {"cli"},
 }
 #: Third-party packages and the only parts that may import them.

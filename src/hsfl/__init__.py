@@ -24,9 +24,10 @@ from hsfl.version import __version__
 if TYPE_CHECKING:
     from hsfl import plot
     from hsfl.explorer.notebook import explore
+    from hsfl.report.live import LiveLine as Progress
 
 #: What is imported only when it is used.
-_LATER = {"explore": "hsfl.explorer.notebook:explore", "plot": "hsfl.plot"}
+_LATER = {"Progress": "hsfl.report.live:LiveLine", "explore": "hsfl.explorer.notebook:explore", "plot": "hsfl.plot"}
 
 
 def __getattr__(name: str) -> Any:
@@ -44,6 +45,7 @@ __all__ = [
     "Plan",
     "PlanResult",
     "Problem",
+    "Progress",
     "Run",
     "Scenario",
     "StopTraining",

@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 
 from hsfl.errors import HsflError, MissingExtraError
+from hsfl.records import RoundRecord, SpreadRecord
 from hsfl.report.page import (
     Picture,
     common_target,
@@ -27,6 +28,7 @@ from hsfl.report.page import (
     summary_rows,
     what_you_see,
 )
+from hsfl.report.run_view import runs_view
 from hsfl.report.runs import draw_accuracy, draw_drift, draw_labels, draw_loss, draw_plans, runs_table, write_report
 from hsfl.runs.reading import Run
 from tests.runs.test_reading import LAYERS, write_run
@@ -463,3 +465,30 @@ def _with_accuracies(folder: Path, accuracies: list[float]) -> Run:
     lines = [{"round": t, "time_s": float(t), "accuracy": a, "test_loss": 1.0} for t, a in enumerate(accuracies)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return Run.load(folder)
+
+
+def test_numbers_metrics_and_clients_are_drawn(tmp_path: Path) -> None:
+    """A run without accuracy is told by its test loss; own metrics and clients have pictures of their own."""
+    spread = [SpreadRecord.of([0.5 + n / 100 - r / 1000 for n in range(12)] + [float("nan")]) for r in range(3)]
+    lines = [
+        RoundRecord(
+            round=10 * r,
+            time_s=float(r),
+            bytes={"device.up": 10 * r},
+            loss=1.0 / (r + 1) if r else None,
+            test_loss=2.0 / (r + 1),
+            metrics={"worst": 3.0 - r},
+            clients={"global": {"loss": spread[r]}, "own": {"loss": spread[r]}},
+        )
+        for r in range(3)
+    ]
+    folder = write_run(tmp_path / "run", summary=False)
+    (folder / "metrics.jsonl").write_text("".join(line.to_line() + "\n" for line in lines))
+    run = Run.load(folder)
+    assert "has a test loss of 0.6667, worst 1 after 20 rounds" in headline([run])
+    header, rows = summary_rows([run])
+    assert rows[0][header.index("best test loss")] == "0.6667" and "last accuracy" not in header
+    names = [path.name for path in write_report([run], tmp_path / "report")]
+    assert "accuracy.png" not in names and {"metrics.png", "clients.png", "loss.png"} <= set(names)
+    shown = runs_view([run])
+    assert shown["metrics"] == ["worst"] and shown["runs"][0]["metric worst"]["y"] == [3.0, 2.0, 1.0]

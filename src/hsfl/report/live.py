@@ -12,7 +12,7 @@ from rich.text import Text
 from hsfl.problem.units import format_seconds
 from hsfl.records import PlanRecord, RoundRecord, Summary
 from hsfl.report.pace import Pace
-from hsfl.report.words import forecast_text, left_out, numbers, planned_codes, some
+from hsfl.report.words import forecast_text, left_out, numbers, planned_codes, reached, some
 from hsfl.runs.callback import Callback
 from hsfl.runs.stopping import round_limit
 from hsfl.scenario.scenario import Scenario
@@ -24,13 +24,17 @@ _PAYS = 1.15
 
 
 class LiveLine(Callback):
-    """A callback of training: round, simulated time, loss, accuracy, rounds per second, time left, forecast, plan."""
+    """A callback of training: round, simulated time, loss, what was evaluated, rounds per second, time left, plan.
+
+    In a terminal one line that stays up to date; elsewhere, as in a notebook, a line for every evaluation.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
         self.record: RoundRecord | None = None
         """The last round's."""
-        self.accuracy: float | None = None
+        self.reached: dict[str, str] = {}
+        """What the last evaluation found, by name."""
         self.forecast, self.due = "", float("inf")
         """The last evaluation's, and the round by which it ends training."""
         self.plan = ""
@@ -62,8 +66,9 @@ class LiveLine(Callback):
 
     def on_round(self, record: RoundRecord) -> None:
         self.pace.add(time.perf_counter(), record.round, record.time_s)
-        self.record, self.accuracy = record, self.accuracy if record.accuracy is None else record.accuracy
-        evaluated = record.accuracy is not None or record.losses is not None  # without test data, the latter alone
+        self.record = record
+        evaluated = bool(reached(record)) or record.losses is not None  # without test data, the latter alone
+        self.reached = reached(record) or self.reached
         if evaluated:
             said = record.forecast
             self.forecast = "" if said is None else forecast_text(said)
@@ -73,13 +78,15 @@ class LiveLine(Callback):
 
     def on_end(self, summary: Summary) -> None:
         self._stop()
-        reached = ""
+        found = dict(self.reached)
         if summary.accuracy is not None:
-            reached = f": accuracy {summary.accuracy:.2%}, best {summary.best_accuracy:.2%}"
+            found["accuracy"] = f"{summary.accuracy:.2%}, best {summary.best_accuracy:.2%}"
+        said = ", ".join(f"{name} {value}" for name, value in found.items())
+        why = f" ({summary.why})" if summary.why else ""
         self._print(
-            f"Ended by {summary.ended} after {summary.rounds:,} rounds and "
+            f"Ended by {summary.ended}{why} after {summary.rounds:,} rounds and "
             f"{_time(summary.time_s, self.record.planned_s if self.record else None)} "
-            f"({format_seconds(summary.wall_s or 0.0)} here){reached}"
+            f"({format_seconds(summary.wall_s or 0.0)} here){f': {said}' if said else ''}"
         )
         if self.gain is not None and self.gain >= _PAYS:
             self._print(f"Plans with  --averaging corrected  would be {self.gain:.2g} times as fast, by the bound")
@@ -103,8 +110,7 @@ class LiveLine(Callback):
             parts.append(f"without {some(record.late)}")
         if record.loss is not None:
             parts.append(f"loss {record.loss:.3f}")
-        if self.accuracy is not None:
-            parts.append(f"accuracy {self.accuracy:.2%}")
+        parts += [f"{name} {value}" for name, value in self.reached.items()]
         if self.pace.rate is not None:
             parts.append(f"{self.pace.rate:.3g} rounds/s")
         left = self.pace.left_s(min(self.rounds, self.due), self.time_limit)

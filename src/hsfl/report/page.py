@@ -75,12 +75,17 @@ def run_labels(runs: Sequence[Run]) -> list[str]:
 
 def common_target(runs: Sequence[Run]) -> float | None:
     """The largest test accuracy that all runs reach, rounded down to 0.5 points; None where it is no progress."""
-    if not all(run.evaluations() for run in runs):
+    if not all(accuracies(run) for run in runs):
         return None
     lowest = min(max(accuracies(run)) for run in runs)
     steps = round(200 * lowest)
     target = (steps - (steps / 200 > lowest)) / 200
     return target if all(run.time_to_accuracy(target) for run in runs) else None
+
+
+def classifies(runs: Sequence[Run]) -> bool:
+    """Whether accuracy is what runs are told by: not where they were evaluated without it."""
+    return any(map(accuracies, runs)) or not any(run.evaluations() for run in runs)
 
 
 def accuracies(run: Run) -> list[float]:
@@ -112,9 +117,13 @@ def _achievement(run: Run) -> str:
     last, evaluations = run.metrics[-1], run.evaluations()
     if not evaluations:
         return f"{run.name} has not been evaluated after {_moment(last)}."
-    now, best = evaluations[-1], percent(max(accuracies(run)))
-    sent = f"{format_bits(8 * total_bytes(last))} sent"
-    reached = f"{run.name} has {percent(accuracies(run)[-1])} test accuracy (at best {best})"
+    now, sent = evaluations[-1], f"{format_bits(8 * total_bytes(last))} sent"
+    if accuracies(run):
+        accuracy, best = accuracies(run)[-1], max(accuracies(run))
+        reached = f"{run.name} has {percent(accuracy)} test accuracy (at best {percent(best)})"
+    else:
+        reached = f"{run.name} has a test loss of {now.test_loss:.4g}"
+    reached += "".join(f", {name} {value:.4g}" for name, value in now.metrics.items())
     if now.round == last.round:
         return f"{reached} after {_moment(last)} and {sent}."
     return f"{reached} after {_moment(now)}; so far it has gone on to {_moment(last)} and {sent}."
@@ -128,14 +137,17 @@ def _moment(line: RoundRecord) -> str:
 def summary_rows(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     """The header and one row per run; the time to a common accuracy only where several runs have one."""
     target = common_target(runs) if len(runs) > 1 else None
-    header = ["run", "strategy", "rounds", kind_of_time(runs), "last accuracy", "best accuracy"]
+    what, by_loss = ("accuracy", False) if classifies(runs) else ("test loss", True)
+    header = ["run", "strategy", "rounds", kind_of_time(runs), f"last {what}", f"best {what}"]
     header += [] if target is None else [f"time to {percent(target, 1)}"]
     header += ["sent", "last cuts", "last intervals", "ended by"]
     rows = []
     for label, run in zip(run_labels(runs), runs, strict=True):
         last, reached = run.metrics[-1], accuracies(run)
         row = [label, run.strategy, f"{last.round:,}", time_of(run, last.time_s, runs)]
-        row += [_last_accuracy(run), percent(max(reached))] if reached else ["–", "–"]
+        losses = [line.test_loss for line in run.evaluations() if line.test_loss is not None and by_loss]
+        row += [f"{losses[-1]:.4g}", f"{min(losses):.4g}"] if losses else []
+        row += [] if losses else [_last_accuracy(run), percent(max(reached))] if reached else ["–", "–"]
         row += [] if target is None else [time_of(run, run.time_to_accuracy(target) or 0.0, runs)]
         row.append(format_bits(8 * total_bytes(last)))
         row += [numbers(run.plans[-1].cuts), numbers(run.plans[-1].intervals)] if run.plans else ["", ""]
@@ -153,6 +165,8 @@ def _last_accuracy(run: Run) -> str:
 
 def ended_by(run: Run) -> str:
     ended = "not ended" if run.summary is None else run.summary.ended
+    if run.summary is not None and ended == "callback" and run.summary.why:
+        return f"callback: {run.summary.why}"
     return _ENDED.get(ended, ended)
 
 

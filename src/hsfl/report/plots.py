@@ -174,3 +174,10 @@ def save(figure: Figure, path: Path) -> None:
     picture = io.BytesIO()
     figure.savefig(picture, format=kind, dpi=150, bbox_inches="tight")
     write_whole(path, picture.getvalue(), replace=True)
+
+
+def png(figure: Figure) -> bytes:
+    """A figure as a file's contents."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=150)
+    return picture.getvalue()

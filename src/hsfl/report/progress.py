@@ -14,6 +14,7 @@ from rich.table import Column
 from hsfl.experiments.reproduce import RunCounts
 from hsfl.problem.units import format_seconds
 from hsfl.records import RoundRecord, Summary
+from hsfl.report.words import reached
 from hsfl.runs.callback import Callback
 from hsfl.runs.stopping import round_limit
 from hsfl.scenario.scenario import Scenario
@@ -70,9 +71,9 @@ class RunsProgress(Callback):
 
     def on_round(self, record: RoundRecord) -> None:
         self.bars.update(self.rounds, completed=record.round)
-        if record.accuracy is not None:
-            about = f"rounds: accuracy {record.accuracy:.1%} at round {record.round:,}"
-            self.bars.update(self.rounds, description=about)
+        if found := reached(record):
+            said = ", ".join(f"{name} {value}" for name, value in found.items())
+            self.bars.update(self.rounds, description=f"rounds: {said} at round {record.round:,}")
 
     def on_end(self, summary: Summary) -> None:
         took = time.perf_counter() - self.run_started

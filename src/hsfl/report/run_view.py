@@ -13,10 +13,11 @@ from hsfl.problem.plan import NEVER
 from hsfl.problem.units import format_bits, format_seconds
 from hsfl.records import RoundRecord
 from hsfl.report.colours import RUNS, tier_colour
+from hsfl.report.counted import metric_names
 from hsfl.report.measured import is_measured, kind_of_time
-from hsfl.report.page import ended_by, percent, run_labels, summary_rows, what_you_see
+from hsfl.report.page import ended_by, run_labels, summary_rows, what_you_see
 from hsfl.report.runs import CLIENTS_SHOWN, smooth
-from hsfl.report.words import finite, forecast_text, numbers
+from hsfl.report.words import finite, forecast_text, numbers, reached
 from hsfl.runs.reading import Run, total_bytes
 from hsfl.runs.stopping import round_limit
 from hsfl.scenario.schema import ScenarioFile
@@ -29,15 +30,17 @@ _X = ("time", "round", "bytes")
 def runs_view(runs: Sequence[Run]) -> dict[str, Any]:
     """Every run that has begun, and runs that differ in seeds at most together."""
     header, rows = summary_rows(runs)
-    labels = run_labels(runs)
+    labels, metrics = run_labels(runs), metric_names(runs)
     return {
         "lead": what_you_see(runs),
         "time": kind_of_time(runs),
         "header": header,
         "rows": rows,
         "runs": [
-            _run(run, label, RUNS[i % len(RUNS)]) for i, (run, label) in enumerate(zip(runs, labels, strict=True))
+            _run(run, label, RUNS[i % len(RUNS)], metrics)
+            for i, (run, label) in enumerate(zip(runs, labels, strict=True))
         ],
+        "metrics": metrics,
         "groups": [_group(runs, labels, members) for members in seed_groups(runs)],
     }
 
@@ -90,7 +93,7 @@ def _test_loss(line: RoundRecord) -> float:
 _HEIGHTS: dict[str, Callable[[RoundRecord], float]] = {"accuracy": _accuracy, "test_loss": _test_loss}
 
 
-def _run(run: Run, label: str, colour: str) -> dict[str, Any]:
+def _run(run: Run, label: str, colour: str, metrics: Sequence[str]) -> dict[str, Any]:
     evaluated = run.evaluations()
     training = [line for line in run.metrics if line.loss is not None]
     losses = smooth([line.loss or 0.0 for line in training], max(1, len(training) // 100))
@@ -103,6 +106,7 @@ def _run(run: Run, label: str, colour: str) -> dict[str, Any]:
         "tiers": [{"name": name, "colour": tier_colour(m)} for m, name in enumerate(run.tier_names)],
         "accuracy": _curve(evaluated, list(map(_accuracy, evaluated))),
         "test_loss": _curve(evaluated, list(map(_test_loss, evaluated))),
+        **{f"metric {name}": _curve(*_counted(evaluated, name)) for name in metrics},
         "loss": _curve([training[i] for i in some], [float(losses[i]) for i in some]),
         "clients": _clients(run),
         "drift": _drift(run),
@@ -117,11 +121,11 @@ def state(run: Run, rate: float | None, left_s: float | None, quiet_s: float) ->
     total = int(limit) if math.isfinite(limit) else None
     round_ = 0 if last is None else last.round
     so_far = f"round {round_:,}" + ("" if total is None else f" of {total:,}")
-    reached = [line for line in run.evaluations() if line.accuracy is not None]
+    evaluated = run.evaluations()
     said = [] if last is None else [f"{format_seconds(last.time_s)}, {format_bits(8 * total_bytes(last))} sent"]
-    said += [f"accuracy {percent(reached[-1].accuracy or 0.0)}"] if reached else []
-    if reached and reached[-1].forecast is not None and not run.finished:
-        said.append(forecast_text(reached[-1].forecast))
+    said += [f"{name} {value}" for name, value in reached(evaluated[-1]).items()] if evaluated else []
+    if evaluated and evaluated[-1].forecast is not None and not run.finished:
+        said.append(forecast_text(evaluated[-1].forecast))
     if run.plans and not run.finished:
         said.append(f"cuts {numbers(run.plans[-1].cuts)}, intervals {numbers(run.plans[-1].intervals)}")
     if run.finished:
@@ -140,6 +144,11 @@ def state(run: Run, rate: float | None, left_s: float | None, quiet_s: float) ->
 
 def _x(line: RoundRecord) -> dict[str, float]:
     return {"time": line.time_s, "round": line.round, "bytes": total_bytes(line)}
+
+
+def _counted(lines: Sequence[RoundRecord], name: str) -> tuple[list[RoundRecord], list[float]]:
+    having = [line for line in lines if name in line.metrics]
+    return having, [line.metrics[name] for line in having]
 
 
 def _curve(lines: Sequence[RoundRecord], heights: Sequence[float]) -> dict[str, Any]:

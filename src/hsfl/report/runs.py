@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,11 +15,12 @@ from hsfl.problem.plan import NEVER
 from hsfl.problem.profile import FloatArray
 from hsfl.records import RoundRecord
 from hsfl.report.colours import RUNS, tier_colour
+from hsfl.report.counted import draw_clients, draw_metrics, has_clients, metric_names
 from hsfl.report.forecasts import draw_forecasts, forecasts
 from hsfl.report.grid import Grid
 from hsfl.report.measured import draw_times, is_measured, kind_of_time
-from hsfl.report.page import Picture, check, common_target, percent, render, run_labels, summary_rows
-from hsfl.report.plots import new_figure, plain, tick_step
+from hsfl.report.page import Picture, check, classifies, common_target, percent, render, run_labels, summary_rows
+from hsfl.report.plots import new_figure, plain, png, tick_step
 from hsfl.runs.reading import Run, total_bytes
 
 if TYPE_CHECKING:
@@ -64,29 +64,35 @@ def write_report(runs: Sequence[Run], out: Path) -> list[Path]:
 def draw_all(runs: Sequence[Run]) -> list[Picture]:
     """Every picture that the runs have something for."""
     three = f"against {kind_of_time(runs)}, rounds and bytes sent over all links."
-    pictures = [
-        Picture("accuracy.png", f"Test accuracy of the averaged model {three}", _png(draw_accuracy(runs))),
-        Picture("loss.png", f"Training loss (top) and test loss (bottom) {three}", _png(draw_loss(runs))),
-    ]
+    pictures = [Picture("loss.png", f"Training loss (top) and test loss (bottom) {three}", png(draw_loss(runs)))]
+    if classifies(runs):
+        what = f"Test accuracy of the averaged model {three}"
+        pictures.insert(0, Picture("accuracy.png", what, png(draw_accuracy(runs))))
+    if metric_names(runs):
+        what = "Metrics of the averaged model on the test data."
+        pictures.append(Picture("metrics.png", what, png(draw_metrics(runs, run_labels(runs)))))
     together = has_labels(runs[0]) and all(run.labels == runs[0].labels for run in runs)
     caption = "The training samples of every label that each client holds."
     if together:
-        pictures.append(Picture("labels.png", caption, _png(draw_labels(runs[0]))))
+        pictures.append(Picture("labels.png", caption, png(draw_labels(runs[0]))))
     for run, suffix in zip(runs, _suffixes(runs), strict=True):
         if run.plans:
             what = "Layers held by each tier (top) and rounds between averages (bottom), as the plan changed."
-            pictures.append(Picture(f"plans{suffix}.png", what, _png(draw_plans(run)), run))
+            pictures.append(Picture(f"plans{suffix}.png", what, png(draw_plans(run)), run))
         if is_measured(run):
             what = "Seconds as machines took them, as the scenario's machines would, and of simulated runs."
-            pictures.append(Picture(f"times{suffix}.png", what, _png(draw_times(run, runs)), run))
+            pictures.append(Picture(f"times{suffix}.png", what, png(draw_times(run, runs)), run))
         if has_labels(run) and not together:
-            pictures.append(Picture(f"labels{suffix}.png", caption, _png(draw_labels(run)), run))
+            pictures.append(Picture(f"labels{suffix}.png", caption, png(draw_labels(run)), run))
+        if has_clients(run):
+            what = "How the averaged model, and where evaluated each client's own, does on what the client held out."
+            pictures.append(Picture(f"clients{suffix}.png", what, png(draw_clients(run)), run))
         if has_drift(run):
             what = "How far the copies of a tier had drifted apart just before each average, measured and predicted."
-            pictures.append(Picture(f"drift{suffix}.png", what, _png(draw_drift(run)), run))
+            pictures.append(Picture(f"drift{suffix}.png", what, png(draw_drift(run)), run))
         if forecasts(run):
             what = "When the loss that ends training was to be reached, by each evaluation, and when it was."
-            pictures.append(Picture(f"forecast{suffix}.png", what, _png(draw_forecasts(run)), run))
+            pictures.append(Picture(f"forecast{suffix}.png", what, png(draw_forecasts(run)), run))
     return pictures
 
 
@@ -340,9 +346,3 @@ def _suffixes(runs: Sequence[Run]) -> list[str]:
     names = ["-" + re.sub(r"[^\w.-]+", "-", label).strip("-") for label in run_labels(runs)]
     alike = len({name.casefold() for name in names}) < len(names)
     return [f"-{i}{name}" for i, name in enumerate(names, 1)] if alike else names
-
-
-def _png(figure: Figure) -> bytes:
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=150)
-    return picture.getvalue()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hsfl.problem.plan import NEVER
 from hsfl.problem.system import Tier
 from hsfl.problem.units import format_seconds
-from hsfl.records import ForecastRecord
+from hsfl.records import ForecastRecord, RoundRecord
 
 
 def counted(count: int, name: str) -> str:
@@ -83,3 +83,12 @@ def left_out(late: Mapping[str, int]) -> str:
     """Who was left out of how many rounds, the latest first."""
     ranked = sorted(late.items(), key=lambda item: (-item[1], item[0]))
     return some([f"{name} of {counted(count, 'round')}" for name, count in ranked])
+
+
+def reached(line: RoundRecord) -> dict[str, str]:
+    """What an evaluation found, by name: the accuracy or, where there is none, the test loss; and all other metrics."""
+    if line.accuracy is not None:
+        found = {"accuracy": f"{line.accuracy:.2%}"}
+    else:
+        found = {} if line.test_loss is None else {"test loss": f"{line.test_loss:.4g}"}
+    return found | {name: f"{value:.4g}" for name, value in line.metrics.items()}

@@ -32,9 +32,15 @@ class TensorBoard(Callback):
 
     def on_round(self, record: RoundRecord) -> None:
         step = record.round
-        for key in ("loss", "accuracy", "test_loss", "time_s"):
+        for key in ("loss", "accuracy", "test_loss", "time_s", "learning_rate"):
             if (value := getattr(record, key)) is not None:
                 self.writer.add_scalar(key, value, step)
+        for name, value in record.metrics.items():
+            self.writer.add_scalar(f"metrics/{name}", value, step)
+        for model, spreads in record.clients.items():
+            for name, spread in spreads.items():
+                for key in ("mean", "lowest_tenth", "highest_tenth"):
+                    self.writer.add_scalar(f"clients/{model}/{name}/{key}", getattr(spread, key), step)
         for link, count in record.bytes.items():
             self.writer.add_scalar(f"bytes/{link}", count, step)
         for tier, drift in record.drift.items():

@@ -18,7 +18,11 @@ _ALTERNATIVES = {
     "data": [{"name"}, {"factory"}],
 }
 #: Fields that belong to what another one names: an override of that one removes them.
-_BELONGING = {"strategy.name": ("cuts", "intervals"), "training.averaging": ("proximal", "server")}
+_BELONGING = {
+    "strategy.name": ("cuts", "intervals"),
+    "training.averaging": ("proximal", "server"),
+    "training.schedule": ("horizon", "decay_rounds", "decay"),
+}
 
 
 def with_fields(raw: dict[str, Any], overrides: Mapping[str, Any], source: str) -> dict[str, Any]:

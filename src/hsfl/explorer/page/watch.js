@@ -100,16 +100,16 @@ function clients(place, run) {
   fill(place, root, el("div", { class: "ends" }, el("span", {}, `light: ${digits(low)}`), el("span", {}, count > rows ? `the first ${rows} of ${count.toLocaleString("en")} clients` : `${rows} clients`), el("span", {}, `dark: ${digits(high)}`)));
 }
 
+const card = (title, ...children) => el("section", { class: "card" }, el("h2", {}, title), ...children);
+const panels = (name) => el("div", { class: "panels" }, Object.keys(X).map((kind) => (parts[`${name}-${kind}`] = el("div", { id: `${name}-${kind}` }))));
 function build() {
-  const card = (title, ...children) => el("section", { class: "card" }, el("h2", {}, title), ...children);
-  const panels = (name) => el("div", { class: "panels" }, Object.keys(X).map((kind) => (parts[`${name}-${kind}`] = el("div", { id: `${name}-${kind}` }))));
   parts.lead = el("p", { class: "lead" });
   parts.states = el("div", { id: "states" });
   parts.table = el("div", { class: "scroll" });
   parts.legend = el("div");
   parts.runs = el("div");
-  fill(byId("watching"), el("h1", { class: "hidden" }, "Runs"), parts.lead, card("What is going on", parts.states), card("Summary", parts.table),
-    card("Test accuracy", parts.legend, panels("accuracy")), card("Training loss", panels("loss")), card("Test loss", panels("test_loss")), parts.runs);
+  fill(byId("watching"), el("h1", { class: "hidden" }, "Runs"), parts.lead, card("What is going on", parts.states), card("Summary", parts.table, parts.legend),
+    (parts.accuracy = card("Test accuracy", panels("accuracy"))), card("Training loss", panels("loss")), card("Test loss", panels("test_loss")), (parts.metrics = el("div")), parts.runs);
 }
 function draw() {
   parts.lead.textContent = view.lead;
@@ -121,6 +121,9 @@ function draw() {
     curves(parts[`loss-${kind}`], kind, "loss", "");
     curves(parts[`test_loss-${kind}`], kind, "test_loss", "");
   }
+  if (parts.metrics.children.length !== view.metrics.length) fill(parts.metrics, view.metrics.map((name) => card(`Test ${name}`, panels(`metric ${name}`))));
+  for (const name of view.metrics) for (const kind of Object.keys(X)) curves(parts[`metric ${name}-${kind}`], kind, `metric ${name}`, "");
+  parts.accuracy.hidden = view.runs.some((run) => run.test_loss.y.length) && !view.runs.some((run) => run.accuracy.y.some((v) => v !== null));
   const open = new Set([...parts.runs.querySelectorAll("details[open]")].map((d) => d.dataset.run)), first = !parts.runs.children.length;
   fill(parts.runs, view.runs.map((run, i) => {
     const sections = [["plans", "Plans", run.plans, plans], ["clients", "Losses of the clients", run.clients, clients], ["drift", "Drift before averages", run.drift.length, drift]].filter(([, , has]) => has);
