@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,13 @@ class Task:
     """A random tree, and backends for it that are made alike."""
 
     def __init__(
-        self, seed: int, optimizer: str = "momentum", norm: str = "batch", dropout: float = 0.3, **options: Any
+        self,
+        seed: int,
+        optimizer: str = "momentum",
+        norm: str = "batch",
+        dropout: float = 0.3,
+        settings: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> None:
         self.tree = RandomTree(seed)
         self.cuts, self.seed = self.tree.cuts(), seed
@@ -49,7 +55,7 @@ class Task:
             [layer.float() for layer in layers(norm, dropout)],
             self.tree.hosts,
             self.cuts,
-            OPTIMIZERS[optimizer],
+            OPTIMIZERS[optimizer] | dict(settings or {}),
             data=feed(self.tree.clients),
             seed=seed,
             **options,

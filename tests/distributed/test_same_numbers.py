@@ -74,6 +74,25 @@ def test_machines_equal_the_reference(seed: int, name: str, tmp_path: Path) -> N
     assert_same(machines, reference)
 
 
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_steps_clipping_and_losses_of_ones_own_are_the_same(optimizer: str, tmp_path: Path) -> None:
+    """Machines know the round, and so its step; the loss is where the top tier is."""
+
+    def smooth(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.2)
+
+    settings = {"clip": 0.2, "schedule": lambda round_: 1.0 / (1 + round_)}
+    averaging = "corrected" if optimizer == "momentum" else "plain"
+    task = Task(1, optimizer, settings=settings, loss=smooth, averaging=averaging)
+    machines, _ = connected(task, tmp_path, random.Random(1))
+    reference = task.reference()
+    train_alike(task, reference, machines, 6)
+    assert_same(machines, reference)
+    held = [torch.arange(n, n + 3) for n in range(task.tree.clients)]
+    for own in (False, True):
+        assert machines.evaluate_clients(held, own=own) == reference.evaluate_clients(held, own=own)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_crashes_and_broken_streams_change_nothing(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dozen faults at any message, several at once; machines save every other round."""

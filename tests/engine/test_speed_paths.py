@@ -304,6 +304,32 @@ def test_recording_trains_nothing(rule: str, averaging: str) -> None:
 
 
 @cuda
+def test_recorded_rounds_read_the_step_of_the_moment_and_clip() -> None:
+    """float32, where the learning rate is on the device: as eager rounds, without waiting for it."""
+    settings = {"clip": 0.5, "schedule": lambda round_: 1.0 / (1 + round_)}
+    data, torch.backends.cudnn.deterministic = Resident("cuda"), True
+    try:
+        rule = OPTIMIZERS["momentum"] | settings
+        captured, eager = (
+            hsfl.backend("stacked", layers("batch"), HOSTS, (1, 3), rule, data=data, device="cuda", capture=c)
+            for c in (None, False)
+        )
+        captured.train_round(), eager.train_round()  # records
+        torch.cuda.set_sync_debug_mode("error")
+        for _ in range(4):
+            captured.train_round()
+        torch.cuda.set_sync_debug_mode("default")
+        for _ in range(4):
+            eager.train_round()
+        assert captured._recorded
+        for key, value in everything(captured).items():
+            torch.testing.assert_close(value, everything(eager)[key], rtol=0, atol=1e-5)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        torch.backends.cudnn.deterministic = False
+
+
+@cuda
 def test_a_coded_average_waits_for_nothing_and_can_be_asked_later() -> None:
     backend = make(device="cuda", codes="int8")
     backend.train_round()
