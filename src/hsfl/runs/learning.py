@@ -12,7 +12,7 @@ from hsfl.errors import ScenarioError
 from hsfl.factory import Factory
 from hsfl.runs.stopping import horizon
 from hsfl.scenario.scenario import Scenario
-from hsfl.scenario.training_sections import StoppingSection
+from hsfl.scenario.strategy_sections import StoppingSection
 
 #: What metrics of one's own may not be called: it is there already.
 _TAKEN = ("loss", "test_loss")

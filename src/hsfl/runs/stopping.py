@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hsfl.scenario.schema import ScenarioFile
-from hsfl.scenario.training_sections import StoppingSection
+from hsfl.scenario.strategy_sections import StoppingSection
 from hsfl.theory.forecast import recent_losses
 
 DEFAULT_ROUNDS = 1000
