@@ -23,7 +23,7 @@ FULL = Settings()
 def test_the_paper_s_bound_plans_every_interval_1_at_all_cuts(dataset: str) -> None:
     problem = planned_by_the_paper(FULL, dataset)
     solver = ExactSolver(problem)
-    assert {solver.best_intervals(cuts) for cuts in combinations(range(3, 15), 2)} == {(1, 1, 1)}
+    assert {solver.solve(cuts=cuts).plan.intervals for cuts in combinations(range(3, 15), 2)} == {(1, 1, 1)}
 
 
 def test_a_round_has_the_averages_that_fall_on_it() -> None:

@@ -58,7 +58,7 @@ def test_best_intervals_for_cuts_equal_brute_force(drift: str) -> None:
         cuts = tuple(map(int, rng.choice(cut_vectors(problem, False))))
         grid = np.stack(np.meshgrid(*[np.arange(1, 10)] * 3, indexing="ij"), axis=-1).reshape(-1, 3)
         grid = grid[(grid == 1)[:, ~problem.system.averaged].all(axis=1)]
-        found = ExactSolver(problem).best_intervals(cuts)
+        found = ExactSolver(problem).solve(cuts=cuts).plan.intervals
         assert objective(problem, cuts, found) == pytest.approx(objective(problem, cuts, grid).min(), rel=1e-12)
 
 

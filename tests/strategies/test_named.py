@@ -166,7 +166,7 @@ def test_psl_never_averages(problem: Problem) -> None:
 
 def test_hsfl_keeps_what_is_given(problem: Problem) -> None:
     plan = named("HSFL", strategy__cuts=[3, 8]).propose(problem, None, 0)
-    assert plan == hsfl.Plan((3, 8), ExactSolver(problem).best_intervals((3, 8)))
+    assert plan == hsfl.Plan((3, 8), ExactSolver(problem).solve(cuts=(3, 8)).plan.intervals)
     plan = named("HSFL", strategy__intervals=[10, 4, 1]).propose(problem, None, 0)
     assert plan == ExactSolver(problem).solve((10, 4, 1)).plan
 

@@ -82,7 +82,7 @@ def alternatives(problem: Problem, plan: Plan, *, allow_empty_tiers: bool = Fals
             return Plan(plan.cuts, intervals)
 
     def best_intervals(cuts: tuple[int, ...]) -> Plan:
-        return Plan(cuts, solver.best_intervals(cuts))
+        return Plan(cuts, solver.solve(cuts=cuts).plan.intervals)
 
     def intervals() -> tuple[int, ...]:
         return random_intervals(problem, rng)

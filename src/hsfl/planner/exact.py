@@ -9,6 +9,9 @@ sequence of problems with a price lambda on the margin D,
 where the intervals separate tier by tier; so do the codes of averages, which are part of the inner minimum, while those
 of cuts are part of c. F(lambda) = 0 proves that the ratio lambda is the least possible. The paper alternates between
 cuts and intervals instead (`bcd`), which can end above the optimum and proves nothing.
+
+With random cohorts T_S is an expectation, which mean clients bound from below and attain (`planner.slowest`), and tiers
+that a cohort may miss are averaged at least as often as the devices.
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ from hsfl.theory.convergence import quadratic
 TABLE_LIMIT = 20_000_000
 #: With cohorts a table is read for many ranges of intervals, so it counts as if for so many clients.
 _COHORTS_AS_CLIENTS = 400
+#: With cohorts every cut vector that is drawn is solved on its own.
+_DRAWN_WITH_COHORTS = 2000
 _ROUNDING = 1e-12
 
 
@@ -169,10 +174,12 @@ class ExactSolver:
         each range of that number is a problem in which tiers are on their own again.
         """
         tier, missable = self._segments.tier, self.problem.system.missable
-        queue = [((solution := self._solve(None, terms, cuts, noise)).lower_bound, 1, NEVER, solution)]
+        free = self._solve(None, terms, cuts, noise)
+        queue = [(free.lower_bound, 1, NEVER, free)]
         while True:
             bound, low, high, solution = heapq.heappop(queue)
-            own, others = solution.plan.intervals[0], max(np.array(solution.plan.intervals)[missable].tolist())
+            own = solution.plan.intervals[0]
+            others = max(i for i, missed in zip(solution.plan.intervals, missable, strict=True) if missed)
             if others <= own:
                 return replace(solution, lower_bound=bound)
             middle = min(max(own, isqrt(own * others)), others - 1)
@@ -184,17 +191,13 @@ class ExactSolver:
                     continue
                 heapq.heappush(queue, (max(bound, part.lower_bound), a, b, part))
 
-    def best_intervals(self, cuts: Sequence[int]) -> tuple[int, ...]:
-        """The best intervals for given cuts (P1, exactly)."""
-        return self.solve(cuts=cuts).plan.intervals
-
     def landscape(self) -> tuple[IntArray, FloatArray]:
         """Every cut vector (K, M-1) and its ratio with the best intervals for it (K,), in the codes in force."""
-        if not self.tabulated:
+        if not self.tabulated or (self._cohorts is not None and self._segments.count > _DRAWN_WITH_COHORTS):
             raise InfeasibleError("there are too many cut vectors to draw them all; use fewer tiers or layers")
         if self._cohorts is not None:
-            cuts = self._segments.cuts
-            return cuts, np.array([self._ratio_at(one) for one in cuts])
+            solver, cuts = ExactSolver(self.problem, self._segments, plan_codes=False), self._segments.cuts
+            return cuts, np.array([solver._ratio_at(one) for one in cuts])
         terms = Terms.from_problem(self.problem, self._segments, plan_codes=False)
         options = Options.from_problem(self.problem, self._options.slowness, plan_codes=False)
         table = _listed(self._segments, options, options.at(0.0), self._segments.cuts)
