@@ -128,6 +128,7 @@ def compare(
     if isinstance(chosen, PlanResult):
         problem = replace(problem, learning_rate=chosen.evaluation.learning_rate)
         chosen = chosen.plan
+    check_order(problem.system, chosen.intervals)
     objective_s = evaluate_plan(problem, chosen).objective_s
     return Comparison(alternatives(problem, chosen, allow_empty_tiers=allow_empty_tiers), objective_s)
 
