@@ -23,12 +23,12 @@ from hsfl.scenario.field_types import (
     Section,
     Size,
 )
+from hsfl.scenario.participation import ParticipationSection
 from hsfl.scenario.strategy_sections import StoppingSection, StrategySection
 from hsfl.scenario.training_sections import (
     DataSection,
     DynamicsSection,
     ExecutionSection,
-    ParticipationSection,
     TrainingSection,
 )
 

@@ -1,4 +1,4 @@
-"""The sections of a scenario file that training reads: data, optimiser, who takes part, what executes it.
+"""The sections of a scenario file that training reads: data, optimiser, what executes it.
 
 Like those of `scenario.schema`, they are all that `hsfl init`, docs/scenario.md and error messages are made from.
 """
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hsfl.scenario.field_types import Duration, NotNegative, NumberOrShare, Positive, Round, Section, named_or_own
+from hsfl.scenario.field_types import Duration, NotNegative, Positive, Round, Section, named_or_own
 
 
 class ServerSection(Section):
@@ -158,17 +158,6 @@ class TrainingSection(Section):
                 rule = f'averaging = "{self.averaging}" has {", ".join(known)}'
                 return f"training.server.{name} = {value}: {rule}; remove it"
         return None
-
-
-class ParticipationSection(Section):
-    """Who takes part; without it, all clients in every round."""
-
-    cohort: NumberOrShare | None = Field(
-        None,
-        description="How many clients take part at a time: a whole number, or a share of them between 0 and 1, "
-        "rounded. They are drawn at random and stay until the devices are next averaged; default: all.",
-        examples=[10],
-    )
 
 
 class ExecutionSection(Section):
