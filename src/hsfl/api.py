@@ -183,7 +183,7 @@ def train(
     *,
     strategy: str | Strategy | None = None,
     loss: Loss | None = None,
-    metrics: Mapping[str, Metric] | Iterable[Metric] | None = None,
+    metrics: Mapping[str, Metric] | Iterable[str | Metric] | None = None,
     callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     data: str | Path | None = None,
@@ -191,8 +191,8 @@ def train(
     """Train a scenario into a run folder (default: the next free runs/NAME-STRATEGY-N) and read it back.
 
     `strategy` is a name, such as "HSFL", or an object of your own (see `hsfl.problem.strategy.Strategy`); default:
-    the scenario's. `loss` and `metrics`, a list of functions or a dictionary of them by name, are used instead of the
-    scenario's: functions of outputs and targets that give a number for every sample, such as torch's losses with
+    the scenario's. `loss` and `metrics`, a list of names and functions or a dictionary of functions, are used instead
+    of the scenario's: functions of outputs and targets that give a number for every sample, such as torch's losses with
     ``reduction="none"``. `callbacks` are subclasses of `hsfl.Callback`. `data` is a folder with data sets. Ctrl-C
     finishes the round, writes a checkpoint and raises KeyboardInterrupt; `hsfl.resume` goes on from there.
     """
@@ -248,7 +248,7 @@ def resume(
     *,
     strategy: Strategy | None = None,
     loss: Loss | None = None,
-    metrics: Mapping[str, Metric] | Iterable[Metric] | None = None,
+    metrics: Mapping[str, Metric] | Iterable[str | Metric] | None = None,
     callbacks: Sequence[Callback] = (),
     data: str | Path | None = None,
     cluster: str | None = None,

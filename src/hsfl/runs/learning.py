@@ -45,7 +45,7 @@ class Given:
     """A loss and metrics as objects from Python, instead of the scenario's; None where the scenario's are meant."""
 
     loss: Loss | None = None
-    metrics: Mapping[str, Metric] | Iterable[Metric] | None = None
+    metrics: Mapping[str, Metric] | Iterable[str | Metric] | None = None
 
 
 def objective(scenario: Scenario, given: Given = Given()) -> Objective:  # noqa: B008
@@ -57,17 +57,10 @@ def objective(scenario: Scenario, given: Given = Given()) -> Objective:  # noqa:
     if not callable(loss) or isinstance(loss, type):
         raise ScenarioError(f"loss: {loss!r} is no function of outputs and targets; give one")
     name = training.loss if given.loss is None else _name(loss)
-    if given.metrics is None:
-        if training.metrics is None:
-            return Objective(loss, None, name)
-        pairs = [
-            (spec.rpartition(":")[2], METRICS.get(spec) or _own(scenario, "training.metrics", spec))
-            for spec in training.metrics
-        ]
-    elif isinstance(given.metrics, Mapping):
-        pairs = list(given.metrics.items())
-    else:
-        pairs = [(_name(metric), metric) for metric in _listed(given.metrics)]
+    wanted = training.metrics if given.metrics is None else given.metrics
+    if wanted is None:
+        return Objective(loss, None, name)
+    pairs = list(wanted.items()) if isinstance(wanted, Mapping) else [_named(scenario, one) for one in _listed(wanted)]
     metrics: dict[str, Metric] = {}
     for metric_name, metric in pairs:
         if not callable(metric) or isinstance(metric, type):
@@ -109,6 +102,13 @@ def step_schedule(scenario: Scenario) -> StepSchedule | None:
 
 def _own(scenario: Scenario, field: str, spec: str) -> Callable[..., Any]:
     return Factory(spec, scenario.folder, f"{field} = {spec}", ScenarioError).find()
+
+
+def _named(scenario: Scenario, metric: str | Metric) -> tuple[str, Metric]:
+    """A metric by its name, or a function, with what it is called."""
+    if not isinstance(metric, str):
+        return _name(metric), metric
+    return metric.rpartition(":")[2], METRICS.get(metric) or _own(scenario, "training.metrics", metric)
 
 
 def _listed(given: Any) -> list[Any]:
