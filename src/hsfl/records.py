@@ -224,6 +224,8 @@ class Environment(Record):
     strategy: str | None = None
     loss: str | None = None
     """What was minimised."""
+    metrics: str | None = None
+    """What evaluations counted."""
     scenario_folder: str | None = None
     data_folder: str | None = None
     cluster: str | None = None

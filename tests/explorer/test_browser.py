@@ -17,7 +17,9 @@ import hsfl
 from hsfl.explorer.planning import PlanPage
 from hsfl.explorer.site import serve
 from hsfl.explorer.watching import RunsPage
+from hsfl.records import RoundRecord
 from hsfl.scenario.toml_format import toml_or_text
+from tests.runs.test_reading import write_run
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra dev")
 CHROMIUM = next(
@@ -267,4 +269,20 @@ def test_a_run_is_watched_while_it_trains(opened, tmp_path) -> None:
     run = hsfl.Run.load(tmp_path / "first")
     expect(page.locator("#watching .lead")).to_contain_text(f"{run.summary.accuracy:.2%}".replace("%", " %"))
     expect(page.locator("[data-part=plans] svg")).to_have_count(2)
+    runs.close()
+
+
+def test_a_run_without_accuracy_shows_its_metrics(opened, tmp_path) -> None:
+    folder = write_run(tmp_path / "numbers", rounds=20)
+    lines = [
+        RoundRecord(round=t, time_s=float(t), test_loss=1 / (1 + t), metrics={"mean absolute": 2.0 - t / 20})
+        for t in range(0, 21, 5)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(line.to_line() + "\n" for line in lines))
+    runs = serve(None, RunsPage([folder]), host="127.0.0.1", port=0)
+    runs.start()
+    page = opened(runs.url)
+    expect(page.locator("[id='metric mean absolute-round'] circle")).to_have_count(5, timeout=WAIT_MS)
+    expect(page.locator("#accuracy-round")).to_be_hidden()
+    expect(page.locator("#test_loss-round circle")).to_have_count(5)
     runs.close()

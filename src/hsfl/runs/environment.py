@@ -32,6 +32,7 @@ def environment(
         command=sys.argv,
         strategy=prepared.task.strategy.name,
         loss=prepared.objective.name,
+        metrics=", ".join(prepared.backend.metrics),
         scenario_folder=None if scenario.folder is None else str(scenario.folder.resolve()),
         data_folder=None if data_folder is None else str(data_folder.resolve()),
         cluster=None if executor is None else executor.name,

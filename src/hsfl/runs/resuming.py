@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hsfl.errors import HsflError
 from hsfl.problem.profile import LayerProfile
@@ -19,6 +19,9 @@ from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.schema import ModelSection
 from hsfl.scenario.toml_format import dotted
 from hsfl.version import __version__
+
+if TYPE_CHECKING:
+    from hsfl.runs.preparing import Prepared
 
 #: When training ends, how often it is saved, where it runs and how long it waits may change from session to session,
 #: and the place of a tier.
@@ -64,13 +67,15 @@ def check_strategy(folder: Path, name: str) -> None:
         )
 
 
-def check_loss(folder: Path, name: str) -> None:
-    """HsflError unless the loss is that of the run: a function of one's own must be given again."""
-    if (before := _started(folder, "loss")) != name:
-        raise HsflError(
-            f"{folder}: the loss of this run is {before!r}, not {name!r}; resume it with that one (a function of your "
-            "own: hsfl.resume(folder, loss=...))"
-        )
+def check_objective(folder: Path, prepared: Prepared) -> None:
+    """HsflError unless loss and metrics are those of the run: functions given from Python must be given again."""
+    now = {"loss": prepared.objective.name, "metrics": ", ".join(prepared.backend.metrics)}
+    for key, name in now.items():
+        if (before := _started(folder, key)) != name:
+            raise HsflError(
+                f"{folder}: the {key} of this run: {before!r}, not {name!r}; resume it with the same (functions of "
+                f"your own: hsfl.resume(folder, {key}=...))"
+            )
 
 
 def changes(given: Scenario) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from hsfl.runs.mean_losses import MeanLosses
 from hsfl.runs.preparing import Prepared, prepare
 from hsfl.runs.reading import Run
 from hsfl.runs.restoring import go_on
-from hsfl.runs.resuming import check_loss, check_strategy, origin, run_id
+from hsfl.runs.resuming import check_objective, check_strategy, origin, run_id
 from hsfl.runs.stopping import ended, round_limit
 from hsfl.runs.writing import CHECKPOINTS, METRICS, PLANS, SCENARIO, RunFolder, check_free
 from hsfl.scenario.scenario import Scenario
@@ -98,7 +98,7 @@ def resume(
             folder.lock()
             prepared = prepare()
             check_strategy(path, prepared.task.strategy.name)
-            check_loss(path, prepared.objective.name)
+            check_objective(path, prepared)
             session = _Session(scenario, prepared, callbacks, run_id(path), executor)
             records: Iterable[RoundRecord | PlanRecord] = ()
             if not session.load(folder):  # it never came to a checkpoint
@@ -309,7 +309,7 @@ class _Session:
         evaluations = run.evaluations()
         summary = Summary(
             ended=why,
-            why=self.stopped,
+            why=self.stopped if why == "callback" else None,
             rounds=self.algorithm.round,
             time_s=clock.time_s,
             wall_s=self._wall_s(),
