@@ -486,6 +486,7 @@ def test_numbers_metrics_and_clients_are_drawn(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text("".join(line.to_line() + "\n" for line in lines))
     run = Run.load(folder)
     assert "has a test loss of 0.6667, worst 1 after 20 rounds" in headline([run])
+    assert headline([run, run]).endswith("has the lowest test loss at the end, 0.6667.")
     header, rows = summary_rows([run])
     assert rows[0][header.index("best test loss")] == "0.6667" and "last accuracy" not in header
     names = [path.name for path in write_report([run], tmp_path / "report")]

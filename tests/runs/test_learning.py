@@ -153,6 +153,10 @@ def test_a_loss_and_metrics_from_python(tiny, tmp_path: Path) -> None:
         ({"training.decay": 0.5}, 'training.decay: only with training.schedule = "steps"'),
         ({"training.clip": 0}, "training.clip = 0"),
         (
+            {"model.factory": "numbers_task:heads", "training.loss": "numbers_task:of_heads"},
+            "strategy.cuts = [1, 3]: the model gives several tensors",
+        ),
+        (
             {"execution.evaluate_clients": True},
             "execution.evaluate_clients = true: there is nothing to evaluate them on",
         ),

@@ -51,7 +51,7 @@ def draw_clients(run: Run) -> Figure:
     figure = new_figure(13, 4.6)
     left, right = figure.subplots(1, 2, sharey=True)
     for i, model in enumerate(lines[-1].clients):
-        style = {"color": RUNS[i], "label": _MODELS.get(model, plain(model))}
+        style = {"color": RUNS[i], "linestyle": "--" if i else "-", "label": _MODELS.get(model, plain(model))}
         spreads = [(line.round, line.clients[model][name]) for line in lines if name in line.clients.get(model, {})]
         rounds = [round_ for round_, _ in spreads]
         low, mean, high = (
@@ -67,6 +67,7 @@ def draw_clients(run: Run) -> Figure:
     )
     right.set(xlabel="clients, from the least to the most", title=f"Every client after round {lines[-1].round:,}")
     for axes in (left, right):
+        axes.locator_params(axis="x", integer=True)
         axes.grid(alpha=0.3)
     left.legend(frameon=False)
     return figure

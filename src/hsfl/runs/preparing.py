@@ -127,7 +127,10 @@ def prepare(
         else:
             layers = list(models.chain(network, feed.samples(torch.arange(2, device=device))[0].cpu()))
             inputs, expected = feed.samples((torch.arange(2 * size, device=device) % len(targets)).view(2, size))
-        classes = are_classes(_outputs(layers, inputs.flatten(0, 1).cpu()), expected.flatten(0, 1).cpu())
+        outputs = _outputs(layers, inputs.flatten(0, 1).cpu())
+        classes = are_classes(outputs, expected.flatten(0, 1).cpu())
+        if not isinstance(outputs, torch.Tensor):
+            _check_top(scenario, len(layers))
         if classes and not elsewhere:
             _check_classes(layers, dataset)
         metrics = minimised.counted(spec.stopping, classes=classes)
@@ -280,6 +283,17 @@ def _check_held_out(scenario: Scenario) -> None:
     if scenario.spec.execution.evaluate_clients and not section.held_out:
         raise ScenarioError(
             "execution.evaluate_clients = true: there is nothing to evaluate them on; give data.held_out, such as 0.1"
+        )
+
+
+def _check_top(scenario: Scenario, layers: int) -> None:
+    """Several tensors cross no cut: the last layer, which gives them, has to be in the top tier."""
+    given = scenario.spec.strategy
+    if given.allow_empty_tiers or (given.cuts and given.cuts[-1] >= layers):
+        field = "allow_empty_tiers" if given.allow_empty_tiers else f"cuts = {given.cuts}"
+        raise ScenarioError(
+            f"strategy.{field}: the model gives several tensors, which cross no cut, so that its last layer has to be "
+            f"in the top tier; cut after at most {layers - 1} of {layers} layers"
         )
 
 
