@@ -118,6 +118,10 @@ def test_data_and_strategies_beside_a_scenario_are_asked_for_too(command, tmp_pa
     assert "trust_model.py" in refused(command, tmp_path, "train", "tiny.toml", *options)
     assert command("plan", "tiny.toml", *options, "--trust").code == 2, "it has no constants, but now it is trusted"
     assert "trust_data.py" in refused(command, tmp_path, "train", "tiny.toml", *options)
+    (tmp_path / "trust_loss.py").write_text(TRACE + "def loss(outputs, targets):\n    return targets\n")
+    for field in ("loss=trust_loss:loss", 'metrics=["trust_loss:loss"]'):
+        loss = ["--set", f"training.{field}"]
+        assert "trust_loss.py" in refused(command, tmp_path, "train", "tiny.toml", *options, *loss)
     options += ["--strategy", "trust_mine:Mine"]
     assert "trust_mine.py" in refused(command, tmp_path, "train", "tiny.toml", *options)
     assert command("train", "tiny.toml", *options, "--out", "run", "--trust").code == 0
