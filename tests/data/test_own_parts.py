@@ -74,6 +74,17 @@ def test_tokens_have_a_target_each() -> None:
         samples.checked((tokens, tokens[:, 0]), "training", "here")
 
 
+def test_numbers_have_the_shape_of_the_outputs() -> None:
+    samples = Samples("float32", (3,), (2,), None)
+    inputs, targets = torch.randn(4, 3), torch.randn(4, 2)
+    assert torch.equal(samples.checked((inputs, targets), "training", "here")[1], targets)
+    assert samples.dataset(None, None).train[1].dtype == torch.float32
+    with pytest.raises(ScenarioError, match="here: training targets hold nan"):
+        samples.checked((inputs, targets / 0), "training", "here")
+    with pytest.raises(ScenarioError, match="targets are numbers, and training.loss needs classes"):
+        Samples("float32", (3,), (2,), 5).checked((inputs, targets), "training", "here")
+
+
 @given(some.integers(0, 2**32), some.integers(1, 40), some.integers(0, 3), some.integers(0, 50))
 def test_a_client_draws_the_same_whether_others_are_here(seed: int, size: int, client: int, round_: int) -> None:
     """With samples of its own, counted from 0."""
