@@ -182,7 +182,7 @@ def train(
     scenario: Scenario | str | Path,
     *,
     strategy: str | Strategy | None = None,
-    loss: Loss | None = None,
+    loss: str | Loss | None = None,
     metrics: Mapping[str, Metric] | Iterable[str | Metric] | None = None,
     callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
@@ -191,16 +191,18 @@ def train(
     """Train a scenario into a run folder (default: the next free runs/NAME-STRATEGY-N) and read it back.
 
     `strategy` is a name, such as "HSFL", or an object of your own (see `hsfl.problem.strategy.Strategy`); default:
-    the scenario's. `loss` and `metrics`, a list of names and functions or a dictionary of functions, are used instead
-    of the scenario's: functions of outputs and targets that give a number for every sample, such as torch's losses with
-    ``reduction="none"``. `callbacks` are subclasses of `hsfl.Callback`. `data` is a folder with data sets. Ctrl-C
-    finishes the round, writes a checkpoint and raises KeyboardInterrupt; `hsfl.resume` goes on from there.
+    the scenario's. `loss`, a name or a function, and `metrics`, a list of such or a dictionary of functions, are used
+    instead of the scenario's: functions of outputs and targets that give a number for every sample, such as torch's
+    losses with ``reduction="none"``. `callbacks` are subclasses of `hsfl.Callback`. `data` is a folder with data sets.
+    Ctrl-C finishes the round, writes a checkpoint and raises KeyboardInterrupt; `hsfl.resume` goes on from there.
     """
     scenario, strategy = _by_name(_loaded(scenario), strategy)
     _check_extra()
     from hsfl.runs.learning import Given
     from hsfl.runs.training import start
 
+    if isinstance(loss, str):
+        scenario, loss = scenario.with_overrides({"training.loss": loss}), None
     options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": _path(data)}
     return start(scenario, _path(out), given=Given(loss, metrics), **options)
 

@@ -81,7 +81,7 @@ def test_numbers_have_the_shape_of_the_outputs() -> None:
     assert samples.dataset(None, None).train[1].dtype == torch.float32
     with pytest.raises(ScenarioError, match="here: training targets hold nan"):
         samples.checked((inputs, targets / 0), "training", "here")
-    with pytest.raises(ScenarioError, match="targets are numbers, and training.loss needs classes"):
+    with pytest.raises(ScenarioError, match=r"targets are numbers, and training.loss needs classes"):
         Samples("float32", (3,), (2,), 5).checked((inputs, targets), "training", "here")
 
 

@@ -270,6 +270,7 @@ def test_what_is_named_is_there() -> None:
         ({"schedule": "cosine"}, "optimizer: schedule = 'cosine' must be a function of the round"),
         ({"schedule": lambda round_: 0.0}, "gives 0.0 for round 0, counted from 0; it must give a positive"),
         ({"schedule": lambda round_: "x"}, "gives 'x' for round 0"),
+        ({"schedule": lambda round_: 1 / round_}, "the schedule of the learning rate raised ZeroDivisionError"),
     ],
 )
 def test_settings_that_cannot_be(settings_: dict, said: str) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hsfl.engine.step_schedule import StepSchedule
-from hsfl.errors import ScenarioError
+from hsfl.errors import ScenarioError, raised
 
 NAMES = ("sgd", "adam", "adamw")
 #: What torch.optim calls the state that we call by these names.
@@ -60,7 +60,10 @@ class Optimizer:
         """The part of the learning rate that a round takes."""
         if self.schedule is None:
             return 1.0
-        found = self.schedule(round_)
+        try:
+            found = self.schedule(round_)
+        except Exception as error:
+            raise ScenarioError(f"the schedule of the learning rate raised {raised(error)}; correct it") from error
         if not isinstance(found, Real) or not 0 < float(found) < inf:
             raise ScenarioError(
                 f"the schedule of the learning rate gives {found!r} for round {round_}, counted from 0; it must give a "

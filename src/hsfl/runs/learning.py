@@ -48,7 +48,11 @@ class Given:
     metrics: Mapping[str, Metric] | Iterable[str | Metric] | None = None
 
 
-def objective(scenario: Scenario, given: Given = Given()) -> Objective:  # noqa: B008
+#: The scenario's.
+AS_NAMED = Given()
+
+
+def objective(scenario: Scenario, given: Given = AS_NAMED) -> Objective:
     """What the scenario names, or what is given instead."""
     training = scenario.spec.training
     loss = LOSSES.get(training.loss) if given.loss is None else given.loss

@@ -28,7 +28,7 @@ from hsfl.errors import HsflError, ScenarioError
 from hsfl.problem.problem import Problem
 from hsfl.problem.strategy import Strategy
 from hsfl.records import Labels
-from hsfl.runs.learning import Given, Objective, objective, step_schedule
+from hsfl.runs.learning import AS_NAMED, Given, Objective, objective, step_schedule
 from hsfl.runs.processes import number_here
 from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES
 from hsfl.scenario.dynamics import Conditions
@@ -73,7 +73,7 @@ def prepare(
     backend: type[Backend] | None = None,
     processes: Processes | None = None,
     brought: Brought | None = None,
-    given: Given = Given(),  # noqa: B008
+    given: Given = AS_NAMED,
 ) -> Prepared:
     """Build everything; ScenarioError names what is wrong before anything is trained.
 

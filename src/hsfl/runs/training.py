@@ -32,7 +32,7 @@ from hsfl.runs.evaluating import check_weights, evaluation
 from hsfl.runs.executor import Executor
 from hsfl.runs.forecasting import forecast
 from hsfl.runs.interrupting import InterruptedRun, stops_politely
-from hsfl.runs.learning import Given
+from hsfl.runs.learning import AS_NAMED, Given
 from hsfl.runs.mean_losses import MeanLosses
 from hsfl.runs.preparing import Prepared, prepare
 from hsfl.runs.reading import Run
@@ -56,7 +56,7 @@ def start(
     callbacks: Sequence[Callback] = (),
     data_folder: Path | None = None,
     executor: Executor | None = None,
-    given: Given = Given(),  # noqa: B008
+    given: Given = AS_NAMED,
 ) -> Run:
     """Train from the beginning into a new folder, by default the next free runs/SCENARIO-STRATEGY-N."""
 
@@ -89,7 +89,7 @@ def resume(
     callbacks: Sequence[Callback] = (),
     data_folder: Path | None = None,
     executor: Executor | None = None,
-    given: Given = Given(),  # noqa: B008
+    given: Given = AS_NAMED,
 ) -> Run:
     """Go on with a run from its last checkpoint; `scenario` is the folder's, its stopping rules perhaps changed."""
 
