@@ -100,8 +100,8 @@ def headline(runs: Sequence[Run]) -> str:
     target = common_target(runs)
     if not classifies(runs):
         evaluated = [(run.evaluations(), label) for run, label in zip(runs, run_labels(runs), strict=True)]
-        least, best = min((lines[-1].test_loss or 0.0, label) for lines, label in evaluated if lines)
-        return f"{best} has the lowest test loss at the end, {least:.4g}."
+        least, lowest = min((lines[-1].test_loss or 0.0, label) for lines, label in evaluated if lines)
+        return f"{lowest} has the lowest test loss at the end, {least:.4g}."
     if target is None:
         return f"The {len(runs)} runs reach no common test accuracy above the one they started with."
     times = [run.time_to_accuracy(target) or 0.0 for run in runs]
