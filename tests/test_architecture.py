@@ -61,7 +61,7 @@ ALLOWED = {
         "api",
     },
     "report": {"errors", "files", "records", "problem", "theory", "scenario", "planner", "runs", "experiments"},
-    "plot": {"scenario", "planner", "runs", "api", "report"},
+    "plot": {"errors", "scenario", "planner", "runs", "api", "report"},
     "explorer": {"errors", "problem", "scenario", "planner", "runs", "api", "report"},
     "cli": {
         "version",

@@ -15,6 +15,7 @@ from hsfl.planner.result import Evaluation, PlanResult, evaluate_plan
 from hsfl.planner.solve import best_at, check_order, solve, solve_with_step, with_best_codes
 from hsfl.problem.plan import Plan, make_plan
 from hsfl.problem.profile import LayerProfile
+from hsfl.scenario.catalog import CLASSES
 from hsfl.scenario.reading import read_scenario
 from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.schema import ModelSection
@@ -148,11 +149,11 @@ def backend(
     ``{"name": "sgd", "lr": 0.01, "momentum": 0.9}``, where `clip` is the largest norm of an entity's gradient and
     `schedule` a function of the round, counted from 0, that gives a factor of `lr`. Options: `loss` (of outputs and
     targets, for every sample; default cross entropy), `metrics` (the same by name, for evaluations), `averaging`
-    ("plain", "corrected", "fedprox", "fedavgm", "fedadam", or a rule of `hsfl.engine.averaging`), `codes` (how links
-    write what they carry: "int8" for all of them, or for each tier a name or a table such as ``{"up": "int4", "down":
-    "int8"}``), `dtype`, `device`, `precision` ("fp32", "tf32", "bf16"), `seed` (of dropout), `capture` (False: no CUDA
-    graphs) and `data` (what `train_round` trains on). Tiers, entities, clients and layers count from 0 here. Needs
-    torch.
+    ("plain", "corrected", "fedprox", "fedavgm", "fedadam" and the like, or a rule of `hsfl.engine.averaging`), `codes`
+    (how links write what they carry: "int8" for all of them, or for each tier a name or a table such as
+    ``{"up": "int4", "down": "int8"}``), `dtype`, `device`, `precision` ("fp32", "tf32", "bf16"), `seed` (of dropout),
+    `capture` (False: no CUDA graphs) and `data` (what `train_round` trains on). Tiers, entities, clients and layers
+    count from 0 here. Needs torch.
     """
     from hsfl.engine import BACKENDS
 
@@ -175,7 +176,7 @@ def profile_model(model: ModelSection, folder: Path | None) -> LayerProfile:
         return models.profile(models.load_factory(model.factory, folder), tuple(model.input_shape))
     assert model.name is not None
     shape = tuple(model.input_shape or models.input_shape(model.name))
-    return models.profile(models.build(model.name, shape), shape)
+    return models.profile(models.build(model.name, shape, model.classes or CLASSES), shape)
 
 
 def train(

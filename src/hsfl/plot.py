@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hsfl import api
+from hsfl.errors import HsflError
 from hsfl.planner.result import PlanResult
 from hsfl.report import plots
 from hsfl.report import runs as pictures
+from hsfl.report.labels import draw_labels
 from hsfl.report.page import check
 from hsfl.runs.reading import Run
 from hsfl.scenario.scenario import Scenario
@@ -36,6 +38,24 @@ def sweep(scenario: Scenario | str | Path, field: str, values: Iterable[Any], **
     points = [(str(value), point) for value, point in found if isinstance(point, PlanResult)]
     names = [tier.name for tier in loaded.spec.tiers]
     return plots.draw_sweep(field, points, names, plots.pyplot_figure(7.0, 7.0)).axes
+
+
+def labels(of: Scenario | str | Path | Run, data: str | Path | None = None) -> list[Axes]:
+    """How many samples of each label every client has, in a run or by a scenario, and how many in all.
+
+    `data` is a folder with data sets.
+    """
+    if isinstance(of, Run):
+        check([of])
+        if of.labels is None:
+            raise HsflError(f"{of.name}: its data have no one label per sample, so that there is nothing to draw")
+        found = of.labels
+    else:
+        from hsfl.runs.preparing import scenario_labels
+
+        loaded = of if isinstance(of, Scenario) else api.load_scenario(of)
+        found = scenario_labels(loaded, None if data is None else Path(data))
+    return draw_labels(found, plots.pyplot_figure(6, 6)).axes
 
 
 def accuracy(*runs: Run) -> list[Axes]:

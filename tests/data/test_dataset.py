@@ -16,7 +16,7 @@ from hsfl.data.mini import make
 from hsfl.data.official_files import read_idx, write_idx
 from hsfl.data.sources import BUILT_IN, IDX_FILES, SOURCES
 from hsfl.errors import HsflError, ScenarioError
-from hsfl.scenario.training_sections import DataSection
+from hsfl.scenario.data_section import DataSection
 from tests.data.conftest import cifar_files, idx, images, mnist_files, put
 
 

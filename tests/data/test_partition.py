@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsfl.data.partition import label_counts, partition
+from hsfl.data.partition import label_counts, noisy, partition
 from hsfl.errors import ScenarioError
-from hsfl.scenario.training_sections import DataSection
+from hsfl.scenario.data_section import DataSection
 
 LABELS = np.random.default_rng(0).integers(0, 10, 6000)
 
@@ -24,7 +25,7 @@ def split(
 
 @settings(deadline=None, max_examples=60)
 @given(
-    kind=st.sampled_from(["iid", "shards", "dirichlet"]),
+    kind=st.sampled_from(["iid", "shards", "dirichlet", "quantity"]),
     labels=st.lists(st.integers(0, 5), min_size=30, max_size=90),
     clients=st.integers(1, 7),
     seed=st.integers(0, 2**63 - 1),
@@ -37,7 +38,7 @@ def test_every_sample_has_one_client(kind: str, labels: list[int], clients: int,
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@pytest.mark.parametrize("kind", ["iid", "shards", "dirichlet"])
+@pytest.mark.parametrize("kind", ["iid", "shards", "dirichlet", "quantity"])
 def test_the_seed_decides(kind: str) -> None:
     first, again, other = (split(seed=seed, partition=kind) for seed in (1, 1, 2))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
@@ -132,3 +133,57 @@ def test_bad_assignments(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "clients.csv").write_text(text)
     with pytest.raises(ScenarioError, match=f"clients.csv: .*{reason}"):
         split(np.zeros(6, dtype=np.int64), 2, folder=tmp_path, partition="csv", assignments="clients.csv")
+
+
+def test_quantities_differ_and_labels_do_not() -> None:
+    """Sizes are a Dirichlet draw's; whoever has many samples has all labels in the mix of all."""
+    parts = split(clients=10, partition="quantity", alpha=0.5)
+    sizes = np.array([len(part) for part in parts])
+    assert sizes.max() > 4 * np.median(sizes)
+    even = [len(part) for part in split(clients=10, partition="quantity", alpha=1e6)]
+    assert max(even) - min(even) <= 0.02 * len(LABELS)
+    counts = label_counts(parts, LABELS, 10)[sizes.argmax()]
+    assert counts.max() < 1.5 * counts.min()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    users=st.lists(st.integers(0, 9), min_size=40, max_size=90).map(lambda u: np.array([*range(10), *u])),
+    clients=st.integers(1, 10),
+    each=st.integers(1, 10) | st.none(),
+    seed=st.integers(0, 1000),
+)
+def test_users_go_to_clients_as_a_whole(users: np.ndarray, clients: int, each: int | None, seed: int) -> None:
+    section = DataSection.model_validate({"name": "leaf", "partition": "natural", "users_per_client": each})
+    if (each or 1) * clients > 10:
+        with pytest.raises(ScenarioError, match=f"need {(each or 1) * clients} users, and the data have 10"):
+            partition(section, users, clients, seed, None, users)
+        return
+    parts = partition(section, users, clients, seed, None, users)
+    owners = [set(users[part]) for part in parts]
+    assert all(len(part) == sum((users == user).sum() for user in own) for part, own in zip(parts, owners, strict=True))
+    dealt = [user for own in owners for user in own]
+    assert len(dealt) == len(set(dealt)) == (10 if each is None else each * clients)
+    assert max(map(len, owners)) - min(map(len, owners)) <= 1
+
+
+def test_natural_needs_users() -> None:
+    with pytest.raises(ScenarioError, match="nothing says whose each sample is"):
+        split(partition="natural")
+
+
+def test_every_client_has_noise_of_its_own() -> None:
+    """Of a deviation that grows evenly from none to the level; images stay images, and the rest is left alone."""
+    parts = [np.arange(0, 200), np.arange(200, 400), np.arange(400, 600)]
+    numbers, grey = torch.zeros(700, 50), torch.full((700, 1, 5, 5), 128, dtype=torch.uint8)
+    changed = noisy(numbers, parts, 2.0, seed=1)
+    assert [float(changed[part].std()) for part in parts] == pytest.approx([0, 1, 2], rel=0.05)
+    assert not changed[600:].any() and not numbers.any()
+    assert torch.equal(changed, noisy(numbers, parts, 2.0, seed=1))
+    assert not torch.equal(changed, noisy(numbers, parts, 2.0, seed=2))
+    images = noisy(grey, parts, 0.1, seed=1)
+    assert images.dtype == torch.uint8 and torch.equal(images[parts[0]], grey[parts[0]])
+    assert float(images[parts[2]].float().std()) == pytest.approx(25.5, rel=0.05)
+    assert int(noisy(grey, parts, 10.0, seed=1)[parts[2]].min()) == 0
+    with pytest.raises(ScenarioError, match=r"data\.feature_noise: tokens"):
+        noisy(torch.zeros(600, 3, dtype=torch.int64), parts, 0.1, seed=0)

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from hsfl.errors import HsflError, MissingExtraError
 from hsfl.records import RoundRecord, SpreadRecord
+from hsfl.report.labels import draw_labels
 from hsfl.report.page import (
     Picture,
     common_target,
@@ -29,7 +30,7 @@ from hsfl.report.page import (
     what_you_see,
 )
 from hsfl.report.run_view import runs_view
-from hsfl.report.runs import draw_accuracy, draw_drift, draw_labels, draw_loss, draw_plans, runs_table, write_report
+from hsfl.report.runs import draw_accuracy, draw_drift, draw_loss, draw_plans, runs_table, write_report
 from hsfl.runs.reading import Run
 from tests.runs.test_reading import LAYERS, write_run
 
@@ -374,7 +375,7 @@ def test_a_tier_that_is_never_averaged_has_no_line(bare):
 
 def test_labels_beyond_a_hundred_clients_are_counted_in_the_title(tmp_path):
     run = Run.load(write_run(tmp_path / "run", clients=250, rounds=10))
-    figure = draw_labels(run)
+    figure = draw_labels(run.labels)
     assert "the first 100 of 250 clients" in figure.get_suptitle()
     image = figure.axes[0].images[0].get_array()
     assert image.shape == (10, 100)
@@ -388,7 +389,7 @@ def test_dollars_are_no_formulas(tmp_path):
     (folder / "labels.json").write_text(json.dumps(content | {"labels": names}))
     run = Run.load(folder)
     assert len(write_report([run, run], tmp_path / "out")) == 8
-    figure = draw_labels(run)
+    figure = draw_labels(run.labels)
     figure.draw_without_rendering()
     assert [text.get_text().replace(r"\$", "$") for text in figure.axes[0].get_yticklabels()] == names
 

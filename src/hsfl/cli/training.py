@@ -54,7 +54,9 @@ RunOption = Annotated[
 ResumeOption = Annotated[
     Path | None, typer.Option(metavar="DIR", callback=usable, help="Go on with a run from its last checkpoint.")
 ]
-data_app = typer.Typer(help="Data sets: list them, or fetch one.", no_args_is_help=True, rich_markup_mode=None)
+data_app = typer.Typer(
+    help="Data sets: list them, fetch one, or show who has what.", no_args_is_help=True, rich_markup_mode=None
+)
 app.add_typer(data_app, name="data")
 
 
@@ -217,6 +219,35 @@ def list_data(data: DataOption = None, debug: DebugOption = False) -> None:
     from hsfl.report import tables
 
     show(tables.data_table(datasets.available(data)))
+
+
+@data_app.command("show")
+def show_data(
+    scenario: ScenarioArgument,
+    set_: SetOption = None,
+    data: DataOption = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", callback=usable, help="Draw it, into a file such as labels.png.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    trust: TrustOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Which samples each client of a scenario has: how many, and of which labels."""
+    from hsfl.report.labels import draw_labels, labels_table, summary
+    from hsfl.runs.preparing import scenario_labels
+
+    found = scenario_labels(api.load_scenario(scenario, overridden({}, None, set_)), data)
+    if plot is not None:
+        from hsfl.report.plots import save
+
+        save(draw_labels(found), plot)
+    if as_json:
+        print(json.dumps(found.model_dump(), indent=2))
+        return
+    show(labels_table(found), "", summary(found))
+    if plot is not None:
+        show(f"Wrote {plot}")
 
 
 @data_app.command("get")

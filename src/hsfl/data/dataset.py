@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from hsfl.data import official_files, own_data
+from hsfl.data.leaf import read_leaf
 from hsfl.errors import ScenarioError
-from hsfl.scenario.training_sections import DataSection
+from hsfl.scenario.data_section import ColumnsSection, DataSection
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +32,8 @@ class Dataset:
     test: tuple[Tensor, Tensor]
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
+    users: npt.NDArray[np.int64] | None = None
+    """Whose each training sample is, counted from 0, where the data say so."""
 
     @property
     def num_classes(self) -> int:
@@ -53,12 +57,19 @@ def load_dataset(
             'data.name = "own": every device has its own, so that it cannot be trained here; use hsfl run --listen and '
             "hsfl node --data"
         )
-    if section.name is not None:
+    users = None
+    if section.name == "leaf":
+        if section.folder is None:
+            raise ScenarioError('data.folder is missing; with data.name = "leaf" it names the folder of LEAF\'s files')
+        folder = (scenario_folder or Path()) / section.folder
+        label, field = "leaf", f"data.folder = {section.folder}"
+        train, test, users = read_leaf(folder)
+    elif section.name is not None:
         label, field = str(section.name), f"data.name = {section.name}"
         train, test = (_tensors(part) for part in official_files.read_named(section.name, data_folder))
     else:
         label, field = str(section.factory), f"data.factory = {section.factory}"
-        train, test = own_data.load(label, scenario_folder)
+        train, test, users = own_data.load(label, scenario_folder, section.columns or ColumnsSection.model_validate({}))
     for part, tensors in (("training", train), ("test", test)):
         _check(field, part, *tensors)
     if train[0].dtype != test[0].dtype:
@@ -71,7 +82,7 @@ def load_dataset(
     images = train[0].dtype == torch.uint8
     mean, std = _statistics(train[0]) if images else (None, None)
     train, test = ((_fit(inputs, input_shape, field), targets) for inputs, targets in (train, test))
-    return Dataset(label, train, test, mean, std)
+    return Dataset(label, train, test, mean, std, users)
 
 
 class Samples(NamedTuple):

@@ -7,26 +7,38 @@ from typing import Any
 from zipfile import is_zipfile
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from hsfl.data.columns import is_split, read_split
 from hsfl.errors import ScenarioError
 from hsfl.factory import Factory
+from hsfl.scenario.data_section import ColumnsSection
 
-_WANTED = "return (train inputs, train targets, test inputs, test targets) as tensors, or two torch Datasets"
+_WANTED = (
+    "return (train inputs, train targets, test inputs, test targets) as tensors, two torch Datasets, or a dictionary "
+    "with a data set of columns for train and one for test"
+)
 _WANTED_PART = "return (inputs, targets) as tensors, or a torch Dataset"
 Part = tuple[Tensor, Tensor]
+Indices = npt.NDArray[np.int64]
 
 
-def load(spec: str, search: Path | None) -> tuple[Part, Part]:
+def load(spec: str, search: Path | None, columns: ColumnsSection) -> tuple[Part, Part, Indices | None]:
     """The training and the test part that the function named by `spec` returns, as tensors of the types we train on.
 
-    The module is looked for in the folder `search`, then in the working directory, then where Python looks.
+    And whose each training sample is, where a column says it. The module is looked for in the folder `search`, then in
+    the working directory, then where Python looks.
     """
     field = f"data.factory = {spec}"
     factory = Factory(spec, search, field, ScenarioError)
-    result = factory.call()
+    result, users = factory.call(), None
+    if is_split(result):
+        with factory.importing():
+            train, test = read_split(result, columns, field)
+        result, users = [train.inputs, train.targets, test.inputs, test.targets], train.clients
     if not isinstance(result, tuple | list) or len(result) not in (2, 4):
         found = f"a {type(result).__name__}"
         if isinstance(result, tuple | list):
@@ -42,6 +54,7 @@ def load(spec: str, search: Path | None) -> tuple[Part, Part]:
     return (
         (_inputs(field, inputs), _targets(field, targets)),
         (_inputs(field, test_inputs), _targets(field, test_targets)),
+        users,
     )
 
 

@@ -8,24 +8,32 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from hsfl.errors import ScenarioError
 from hsfl.files import MAX_CSV, read_text
-from hsfl.scenario.training_sections import DataSection
+from hsfl.scenario.data_section import DataSection
 
 Indices = npt.NDArray[np.int64]
 
-#: What separates this random stream from others with the same seed.
-_PARTITION = 100
+#: What separates these random streams from others with the same seed.
+_PARTITION, _NOISE = 100, 103
 _REDRAWS = 1000
 
 
 def partition(
-    section: DataSection, labels: npt.NDArray[np.integer], num_clients: int, seed: int, scenario_folder: Path | None
+    section: DataSection,
+    labels: npt.NDArray[np.integer],
+    num_clients: int,
+    seed: int,
+    scenario_folder: Path | None,
+    users: Indices | None = None,
 ) -> list[Indices]:
     """The samples of each client, as data.partition says: disjoint, and at least one for everybody.
 
-    `labels` are the training targets. Shards and Dirichlet shares need one label per sample.
+    `labels` are the training targets. Shards and Dirichlet shares need one label per sample. `users` says whose each
+    sample is, where that is known.
     """
     kind = section.partition
     if kind == "csv":
@@ -35,13 +43,24 @@ def partition(
             f"data.partition = {kind}: {len(labels)} training samples are too few for {num_clients} clients; use more "
             "data or fewer devices"
         )
-    if kind != "iid" and labels.ndim != 1:
-        raise ScenarioError(f"data.partition = {kind} needs one label per sample, and here are many; use iid or csv")
+    if kind in ("shards", "dirichlet") and labels.dtype.kind == "f":
+        raise ScenarioError(
+            f"data.partition = {kind}: it goes by classes, and the targets are numbers; use iid, quantity, natural or "
+            "csv"
+        )
+    if kind in ("shards", "dirichlet") and labels.ndim != 1:
+        raise ScenarioError(
+            f"data.partition = {kind} needs one label per sample, and here are many; use iid, quantity, natural or csv"
+        )
     generator = np.random.default_rng([seed, _PARTITION])
     if kind == "shards":
         return _shards(section.shards_per_client, labels, num_clients, generator)
     if kind == "dirichlet":
         return _dirichlet(section.alpha, labels, num_clients, generator)
+    if kind == "quantity":
+        return _quantity(section.alpha, len(labels), num_clients, generator)
+    if kind == "natural":
+        return _natural(section.users_per_client, users, num_clients, generator)
     return np.array_split(generator.permutation(len(labels)), num_clients)
 
 
@@ -84,6 +103,55 @@ def _dirichlet(
         )
     pieces = [np.split(generator.permutation(m), cut[1:-1]) for m, cut in zip(classes, ends, strict=True)]
     return [np.concatenate(mine) for mine in zip(*pieces, strict=True)]
+
+
+def _quantity(alpha: float, num_samples: int, num_clients: int, generator: np.random.Generator) -> list[Indices]:
+    """One sample for everybody, and of the rest shares by a Dirichlet draw; which they are is left to chance."""
+    shares = generator.dirichlet(np.full(num_clients, alpha))
+    ends = np.arange(1, num_clients + 1) + np.rint(np.cumsum(shares) * (num_samples - num_clients)).astype(np.int64)
+    return np.split(generator.permutation(num_samples), np.minimum(ends, num_samples)[:-1])
+
+
+def _natural(
+    per_client: int | None, users: Indices | None, num_clients: int, generator: np.random.Generator
+) -> list[Indices]:
+    """Users dealt to clients in an order that is drawn: as many to each, or all of them as evenly as that goes."""
+    if users is None:
+        raise ScenarioError(
+            'data.partition = natural: nothing says whose each sample is; that is known of data.name = "leaf", and of '
+            "a factory's data where data.columns.client names the column"
+        )
+    count = int(users.max()) + 1
+    wanted = (per_client or 1) * num_clients
+    if wanted > count:
+        each = f" with data.users_per_client = {per_client}" if per_client else ""
+        raise ScenarioError(
+            f"data.partition = natural: {num_clients} clients{each} need {wanted} users, and the data have {count}; "
+            "use fewer devices"
+        )
+    order = generator.permutation(count)[: wanted if per_client else count]
+    by_user = np.split(np.argsort(users, kind="stable"), np.cumsum(np.bincount(users, minlength=count))[:-1])
+    return [np.concatenate([by_user[user] for user in order[n::num_clients]]) for n in range(num_clients)]
+
+
+def noisy(inputs: Tensor, parts: list[Indices], level: float, seed: int) -> Tensor:
+    """Training inputs with noise that is each client's own: Gaussian, of a deviation from 0 for the first to `level`.
+
+    Images count from 0 to 1, and stay images: what goes beyond is cut off.
+    """
+    if inputs.dtype == torch.int64:
+        raise ScenarioError("data.feature_noise: tokens cannot be changed a little; leave it away")
+    found = inputs.clone()
+    for n, part in enumerate(parts[1:], start=1):
+        generator = np.random.default_rng([seed, _NOISE, n])
+        indices = torch.from_numpy(part)
+        added = torch.from_numpy(generator.standard_normal((len(part), *inputs.shape[1:]), dtype=np.float32))
+        added *= level * n / (len(parts) - 1)
+        if inputs.dtype == torch.uint8:
+            found[indices] = (inputs[indices] + 255 * added).round().clamp(0, 255).to(torch.uint8)
+        else:
+            found[indices] += added.to(inputs.dtype)
+    return found
 
 
 def _from_csv(section: DataSection, num_samples: int, num_clients: int, scenario_folder: Path | None) -> list[Indices]:

@@ -49,7 +49,10 @@ class Description:
             for layer in self.parts._layers
             for value in layer.state_dict().values()
         )
-        copies = 2 + max(len(self.parts._slots(tier)) for tier in range(self.parts.num_tiers))
+        kept = (
+            kept(tier) for kept in (self.parts._slots, self.parts._server_slots) for tier in range(self.parts.num_tiers)
+        )
+        copies = 2 + max(map(len, kept))
         return int(max(copies * state, self.crossing.largest()))
 
     def inbox_size(self) -> int:

@@ -14,9 +14,10 @@ from hsfl.problem.units import format_bits, format_seconds
 from hsfl.records import RoundRecord
 from hsfl.report.colours import RUNS, tier_colour
 from hsfl.report.counted import metric_names
+from hsfl.report.labels import CLIENTS_SHOWN
 from hsfl.report.measured import is_measured, kind_of_time
 from hsfl.report.page import ended_by, run_labels, summary_rows, what_you_see
-from hsfl.report.runs import CLIENTS_SHOWN, smooth
+from hsfl.report.runs import smooth
 from hsfl.report.words import finite, forecast_text, numbers, reached
 from hsfl.runs.reading import Run, total_bytes
 from hsfl.runs.stopping import round_limit

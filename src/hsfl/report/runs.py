@@ -13,11 +13,12 @@ from hsfl.errors import HsflError
 from hsfl.files import write_whole
 from hsfl.problem.plan import NEVER
 from hsfl.problem.profile import FloatArray
-from hsfl.records import RoundRecord
+from hsfl.records import Labels, RoundRecord
 from hsfl.report.colours import RUNS, tier_colour
 from hsfl.report.counted import draw_clients, draw_metrics, has_clients, metric_names
 from hsfl.report.forecasts import draw_forecasts, forecasts
 from hsfl.report.grid import Grid
+from hsfl.report.labels import draw_labels
 from hsfl.report.measured import draw_times, is_measured, kind_of_time
 from hsfl.report.page import Picture, check, classifies, common_target, percent, render, run_labels, summary_rows
 from hsfl.report.plots import new_figure, plain, png, tick_step
@@ -31,8 +32,6 @@ _DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))  # 5 and 7 have no com
 _HATCHES = ("", "//", "..", "\\\\", "xx", "--")
 _DURATIONS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (2 * 60, 60, "minutes"), (0, 1, "seconds"))
 _SIZES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0, "bytes"))
-#: Beyond so many, clients are left out of the picture of labels.
-CLIENTS_SHOWN = 100
 
 
 def runs_table(runs: Sequence[Run]) -> Grid:
@@ -71,10 +70,11 @@ def draw_all(runs: Sequence[Run]) -> list[Picture]:
     if metric_names(runs):
         what = "Metrics of the averaged model on the test data."
         pictures.append(Picture("metrics.png", what, png(draw_metrics(runs, run_labels(runs)))))
-    together = has_labels(runs[0]) and all(run.labels == runs[0].labels for run in runs)
+    labels = labels_of(runs[0])
+    together = labels is not None and all(run.labels == labels for run in runs)
     caption = "The training samples of every label that each client holds."
-    if together:
-        pictures.append(Picture("labels.png", caption, png(draw_labels(runs[0]))))
+    if labels is not None and together:
+        pictures.append(Picture("labels.png", caption, png(draw_labels(labels))))
     for run, suffix in zip(runs, _suffixes(runs), strict=True):
         if run.plans:
             what = "Layers held by each tier (top) and rounds between averages (bottom), as the plan changed."
@@ -82,8 +82,8 @@ def draw_all(runs: Sequence[Run]) -> list[Picture]:
         if is_measured(run):
             what = "Seconds as machines took them, as the scenario's machines would, and of simulated runs."
             pictures.append(Picture(f"times{suffix}.png", what, png(draw_times(run, runs)), run))
-        if has_labels(run) and not together:
-            pictures.append(Picture(f"labels{suffix}.png", caption, png(draw_labels(run)), run))
+        if not together and (labels := labels_of(run)) is not None:
+            pictures.append(Picture(f"labels{suffix}.png", caption, png(draw_labels(labels)), run))
         if has_clients(run):
             what = "How the averaged model, and where evaluated each client's own, does on what the client held out."
             pictures.append(Picture(f"clients{suffix}.png", what, png(draw_clients(run)), run))
@@ -190,34 +190,9 @@ def _intervals(axes: Axes, run: Run, rounds: FloatArray, names: Sequence[str]) -
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), title="averaged", frameon=False)
 
 
-def has_labels(run: Run) -> bool:
-    return run.labels is not None and len(run.labels.counts) > 0
-
-
-def draw_labels(run: Run) -> Figure:
-    """How many samples of each label every client holds."""
-    assert run.labels is not None
-    counts = np.array(run.labels.counts, dtype=float)
-    names = run.labels.labels
-    clients = len(counts)
-    shown = counts[:CLIENTS_SHOWN]
-    figure = new_figure(min(12, max(5.5, 2.5 + 0.45 * len(shown))), min(10, max(3, 1.6 + 0.32 * len(names))))
-    axes = figure.subplots()
-    image = axes.imshow(np.where(shown > 0, shown, np.nan).T, cmap="viridis_r", aspect="auto", vmin=0)
-    figure.colorbar(image, ax=axes, label="samples (white: none)")
-    if shown.size <= 250 and len(shown) <= 25:
-        for client, label in np.argwhere(shown > 0):
-            colour = "white" if shown[client, label] > 0.55 * shown.max() else "black"
-            text = f"{shown[client, label]:.0f}"
-            axes.text(client, label, text, ha="center", va="center", color=colour, fontsize=7)
-    x, y = (np.arange(0, size, -(-size // 25)) for size in (len(shown), len(names)))
-    axes.set_xticks(x, [str(i + 1) for i in x])
-    axes.set_yticks(y, [plain(names[i] if len(names[i]) <= 16 else names[i][:15] + "…") for i in y])
-    axes.set_xlabel("client")
-    axes.set_ylabel("label")
-    which = f"the first {CLIENTS_SHOWN} of {clients:,} clients" if clients > CLIENTS_SHOWN else f"{clients} clients"
-    figure.suptitle(f"Training samples by label: {which}")
-    return figure
+def labels_of(run: Run) -> Labels | None:
+    """What there is to draw of the clients' labels."""
+    return run.labels if run.labels is not None and run.labels.counts else None
 
 
 def has_drift(run: Run) -> bool:

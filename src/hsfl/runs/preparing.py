@@ -14,7 +14,6 @@ from torch import nn
 
 from hsfl import data, models
 from hsfl.data.holding_out import held_out
-from hsfl.data.partition import label_counts, partition
 from hsfl.engine import BACKENDS, Backend
 from hsfl.engine.algorithm import Task
 from hsfl.engine.asking import proposed
@@ -30,10 +29,10 @@ from hsfl.problem.strategy import Strategy
 from hsfl.records import Labels
 from hsfl.runs.learning import AS_NAMED, Given, Objective, objective, step_schedule
 from hsfl.runs.processes import number_here
-from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES
+from hsfl.scenario.catalog import CLASSES
+from hsfl.scenario.data_section import DataSection
 from hsfl.scenario.dynamics import Conditions
 from hsfl.scenario.scenario import Scenario
-from hsfl.scenario.training_sections import DataSection
 from hsfl.strategies import Named, checked, make_strategy
 
 
@@ -86,11 +85,7 @@ def prepare(
     among: dict[str, Any] = {}
     if processes is not None and processes.size > 1:
         backend, among = ShardedBackend, {"processes": processes}
-    if spec.data is None:
-        raise ScenarioError(
-            f'{scenario.source}: data is missing; add a section [data] with name = "mnist-mini" or another, or give '
-            "--set data.name=mnist-mini"
-        )
+    section = scenario.data
     try:
         strategy = make_strategy(scenario) if strategy is None else checked(strategy, "strategy")
         device = (_own_device if among else choose_device)(execution.device)
@@ -101,26 +96,21 @@ def prepare(
             warnings.warn(scenario.caveat, stacklevel=2)
         if strategy.needs_constants and spec.strategy.constants == "measured":
             scenario.with_target(problem)  # says at once when no target is given
-        seed = spec.seed if training.seed is None else training.seed
-        shape = tuple(spec.model.input_shape or DEFAULT_INPUT_SHAPES.get(spec.model.name or "", ()))
+        seed, shape = scenario.training_seed, scenario.input_shape
         network = _network(scenario, seed)
         size, clients = min(2, training.batch_size), problem.system.num_clients
         minimised = objective(scenario, given)
         _check_held_out(scenario)
-        elsewhere = spec.data.name == "own" and backend.data_elsewhere
+        elsewhere = section.name == "own" and backend.data_elsewhere
         if elsewhere:
-            layers, dataset = _brought(scenario, spec.data, network, shape, brought, minimised)
+            layers, dataset = _brought(scenario, section, network, shape, brought, minimised)
             here = np.arange(len(dataset.train[1]))
             parts = [here if brought is not None and n == brought.client else here[:0] for n in range(clients)]
         else:
-            dataset = data.load_dataset(
-                spec.data, input_shape=shape, scenario_folder=scenario.folder, data_folder=data_folder
-            )
-            _check_labels(spec.data, dataset)
-            parts = partition(spec.data, dataset.train[1].numpy(), clients, seed, scenario.folder)
-        parts, held = held_out(parts, spec.data.held_out, seed) if spec.data.held_out else (parts, None)
+            dataset, parts = data.load_client_data(scenario, data_folder)
+        parts, held = held_out(parts, section.held_out, seed) if section.held_out else (parts, None)
         targets = dataset.train[1].numpy()
-        sampler = data.Sampler(parts, training.batch_size, seed, spec.data.augment)
+        sampler = data.Sampler(parts, training.batch_size, seed, section.augment)
         feed = data.Feed(dataset, sampler, device)
         if elsewhere:
             inputs, expected = (tensor.unflatten(0, (2, size)) for tensor in feed.blank(2 * size))
@@ -170,13 +160,27 @@ def prepare(
         probe_batches=spec.strategy.probe_batches,
         replan_every=spec.strategy.replan_every,
     )
-    labels = None
-    if targets.ndim == 1 and targets.dtype.kind == "i" and not elsewhere:
-        counts = label_counts(parts, targets, dataset.num_classes)
-        labels = Labels(labels=[str(k) for k in range(dataset.num_classes)], counts=counts.tolist())
+    labels = None if elsewhere else labels_of(data.ClientData(dataset, parts))
     own_samples = None if held is None else [torch.from_numpy(part).to(device) for part in held]
     tests = {"evaluates": bool(len(dataset.test[0])), "evaluates_clients": execution.evaluate_clients}
     return Prepared(task, made, labels, device, minimised, own_samples, **tests)
+
+
+def labels_of(found: data.ClientData) -> Labels | None:
+    """How many samples of each label every client has; None for data without one label per sample."""
+    if (counts := found.label_counts()) is None:
+        return None
+    return Labels(labels=[str(k) for k in range(counts.shape[1])], counts=counts.tolist())
+
+
+def scenario_labels(scenario: Scenario, data_folder: Path | None = None) -> Labels:
+    """The same of a scenario that is not trained; ScenarioError where its data have no labels to count."""
+    try:
+        if (found := labels_of(data.load_client_data(scenario, data_folder))) is None:
+            raise ScenarioError("data: samples have more than one label each, so that there is nothing to count")
+    except HsflError as error:
+        raise type(error)(f"{scenario.source}: {str(error).removeprefix(f'{scenario.source}: ')}") from error
+    return found
 
 
 def choose_device(name: str) -> torch.device:
@@ -226,7 +230,8 @@ def _network(scenario: Scenario, seed: int) -> nn.Module:
         if model.factory is not None:
             return models.load_factory(model.factory, scenario.folder)
         assert model.name is not None
-        return models.build(model.name, tuple(model.input_shape or models.input_shape(model.name)))
+        shape = tuple(model.input_shape or models.input_shape(model.name))
+        return models.build(model.name, shape, model.classes or CLASSES)
 
 
 def _brought(
@@ -294,13 +299,6 @@ def _check_top(scenario: Scenario, layers: int) -> None:
         raise ScenarioError(
             f"strategy.{field}: the model gives several tensors, which cross no cut, so that its last layer has to be "
             f"in the top tier; cut after at most {layers - 1} of {layers} layers"
-        )
-
-
-def _check_labels(section: DataSection, dataset: data.Dataset) -> None:
-    if section.partition in ("shards", "dirichlet") and dataset.train[1].is_floating_point():
-        raise ScenarioError(
-            f"data.partition = {section.partition}: it goes by classes, and the targets are numbers; use iid or csv"
         )
 
 

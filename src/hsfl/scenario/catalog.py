@@ -37,6 +37,10 @@ def checked_shape(shape: Sequence[int]) -> Sequence[int]:
     return shape
 
 
+#: How many classes a built-in model tells apart unless a scenario says otherwise.
+CLASSES = 10
+
+
 def shipped_profile(name: str, input_shape: Sequence[int] | None = None) -> LayerProfile | None:
     """The profile of a built-in model that comes with hsfl, if there is one for the shape of its samples."""
     shape = input_shape or DEFAULT_INPUT_SHAPES[name]

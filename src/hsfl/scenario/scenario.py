@@ -17,7 +17,8 @@ from hsfl.errors import HsflError, ScenarioError, nearest
 from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import FloatArray, LayerProfile
 from hsfl.problem.system import System
-from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES, shipped_profile
+from hsfl.scenario.catalog import CLASSES, DEFAULT_INPUT_SHAPES, shipped_profile
+from hsfl.scenario.data_section import DataSection
 from hsfl.scenario.draw import draw_system
 from hsfl.scenario.field_errors import first_problem
 from hsfl.scenario.overrides import with_fields
@@ -99,7 +100,7 @@ class Scenario:
                 if model.name not in DEFAULT_INPUT_SHAPES:
                     nearby, known = nearest(model.name, DEFAULT_INPUT_SHAPES), ", ".join(DEFAULT_INPUT_SHAPES)
                     raise ScenarioError(f"no such built-in model{nearby}; known are {known}")
-                shipped = shipped_profile(model.name, model.input_shape)
+                shipped = shipped_profile(model.name, model.input_shape) if model.classes in (None, CLASSES) else None
                 if shipped is not None:
                     return shipped
             return self.profiler(model, self.folder)
@@ -107,6 +108,26 @@ class Scenario:
             if model.name in DEFAULT_INPUT_SHAPES and model.input_shape is not None:
                 kind = "input_shape"  # the model is known, so it is the shape that does not fit
             raise ScenarioError(f"{self.source}: model.{kind} = {toml_value(getattr(model, kind))}: {error}") from None
+
+    @property
+    def data(self) -> DataSection:
+        """What to train on; ScenarioError where it does not say."""
+        if self.spec.data is None:
+            raise ScenarioError(
+                f'{self.source}: data is missing; add a section [data] with name = "mnist-mini" or another, or give '
+                "--set data.name=mnist-mini"
+            )
+        return self.spec.data
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one sample; empty where nobody says it."""
+        return tuple(self.spec.model.input_shape or DEFAULT_INPUT_SHAPES.get(self.spec.model.name or "", ()))
+
+    @property
+    def training_seed(self) -> int:
+        """The seed of initial weights, partition and mini-batches."""
+        return self.spec.seed if self.spec.training.seed is None else self.spec.training.seed
 
     @cached_property
     def problem(self) -> Problem:
@@ -308,6 +329,8 @@ def scenario_from_dict(raw: Mapping[str, Any], source: str, folder: Path | None,
     if len(chosen) != 1:
         given = " and ".join(chosen) or "none of them"
         raise ScenarioError(f"{source}: model has {given}; give exactly one of name, profile and factory")
+    if spec.model.classes is not None and spec.model.name is None:
+        raise ScenarioError(f"{source}: model.classes = {spec.model.classes}: only with name; remove it")
     if spec.model.factory is not None and spec.model.input_shape is None:
         raise ScenarioError(
             f"{source}: model.input_shape is missing; a factory needs it, such as input_shape = [3, 32, 32]"

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from pydantic.fields import FieldInfo
 
 from hsfl.scenario.catalog import checked_shape
+from hsfl.scenario.data_section import DataSection
 from hsfl.scenario.field_types import (
     Codes,
     Compute,
@@ -26,7 +27,6 @@ from hsfl.scenario.field_types import (
 from hsfl.scenario.participation import ParticipationSection
 from hsfl.scenario.strategy_sections import StoppingSection, StrategySection
 from hsfl.scenario.training_sections import (
-    DataSection,
     DynamicsSection,
     ExecutionSection,
     TrainingSection,
@@ -51,6 +51,11 @@ class ModelSection(Section):
     )
     input_shape: Annotated[list[int], AfterValidator(checked_shape)] | None = Field(
         None, description="Shape of one sample; built-in models have a default.", examples=[[3, 32, 32]]
+    )
+    classes: Annotated[int, Field(ge=1, le=10**6)] | None = Field(
+        None,
+        description="With name: how many classes it tells apart; by default 10. A gpt predicts one of 256 tokens.",
+        examples=[62],
     )
 
 

@@ -190,57 +190,6 @@ class ExecutionSection(Section):
     )
 
 
-class DataSection(Section):
-    """What to train on; needed by hsfl train only."""
-
-    name: Literal["mnist-mini", "mnist", "fashion-mnist", "cifar10", "own"] | None = Field(
-        None,
-        description="mnist-mini (10,000 + 2,000 images, built in), or mnist, fashion-mnist, cifar10 (hsfl data get "
-        "NAME). Images smaller than the model's input are padded with zeros. own: every device brings its own (hsfl "
-        "node --data), and nobody else has it; for hsfl run only.",
-    )
-    factory: str | None = Field(
-        None,
-        description='Your own data: "package.module:function" returning (train inputs, train targets, test inputs, '
-        "test targets) as tensors, or two torch Datasets. Targets are int64 classes, counted from 0, or floating-point "
-        "numbers. Give either this or name.",
-        examples=["my_package.data:load"],
-    )
-    inputs: Literal["float32", "uint8", "int64"] = Field(
-        "float32",
-        description="With name = own: float32 numbers, uint8 images (channels, height, width), which are divided by "
-        "255, or int64 tokens. Their shape is model.input_shape.",
-    )
-    test: str | None = Field(
-        None,
-        description="With name = own: what the coordinator evaluates on, a .npz or .safetensors file with inputs and "
-        'targets, relative to this file, or "package.module:function" returning both; without it there is the '
-        "training loss alone.",
-        examples=["test.npz"],
-    )
-    partition: Literal["iid", "shards", "dirichlet", "csv"] = Field(
-        "iid",
-        description="How the training samples are spread over the clients: iid (shuffled, equal parts), shards "
-        "(sorted by label, cut into equal shards, some per client), dirichlet (label shares drawn per client) or csv.",
-    )
-    shards_per_client: int = Field(2, ge=1, le=10**6, description="With partition = shards.")
-    alpha: Positive = Field(0.5, description="With partition = dirichlet: small is uneven, large is even.")
-    assignments: str | None = Field(
-        None,
-        description="With partition = csv: a file with columns sample,client, both counted from 0; relative to this "
-        "file. Samples that are not listed are not used.",
-        examples=["clients.csv"],
-    )
-    held_out: Annotated[float, Field(ge=0, le=0.9)] = Field(
-        0.0,
-        description="The part of every client's training samples that it does not train on; evaluations then say how "
-        "well the averaged model does on those of each client: the mean, the lowest and the highest tenth.",
-    )
-    augment: list[Literal["crop", "flip"]] = Field(
-        [], description="Random changes of training images: crop (shifted by up to 4 pixels), flip (left-right)."
-    )
-
-
 class DynamicsSection(Section):
     """How the machines' rates change while training; without it they do not."""
 

@@ -1,0 +1,98 @@
+"""Who has which samples: from files of LEAF to training, in the command and in pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hsfl
+import hsfl.plot
+from hsfl.errors import ScenarioError
+from hsfl.runs.preparing import prepare, scenario_labels
+from tests.data.test_leaf import images, write
+
+
+@pytest.fixture
+def writers(tmp_path: Path) -> Path:
+    """A folder of 25 writers, 4 to 28 images each."""
+    rng = np.random.default_rng(0)
+    for part in ("train", "test"):
+        write(tmp_path / "femnist" / part / "all_data_0.json", {f"w{n}": images(rng, 4 + n) for n in range(25)})
+    return tmp_path / "femnist"
+
+
+FIELDS = {"data.name": "leaf", "data.partition": "natural", "model.classes": 62, "stopping.rounds": 1}
+
+
+def test_writers_of_leaf_are_clients(writers: Path, tmp_path: Path) -> None:
+    """One writer for each of 20 clients, 62 classes, as far as a round and what a run says of it."""
+    fields = {"data.folder": str(writers), "data.users_per_client": 1, "strategy.name": "fixed"}
+    fixed = {"strategy.cuts": [3, 4], "strategy.intervals": [2, 2, 1]}
+    scenario = hsfl.load_scenario("mnist-mini", FIELDS | fields | fixed)
+    run = hsfl.train(scenario, out=tmp_path / "run")
+    assert run.labels is not None and len(run.labels.labels) == 62
+    sizes = [sum(counts) for counts in run.labels.counts]
+    assert len(set(sizes)) == 20 and min(sizes) >= 4 and max(sizes) <= 28
+    assert scenario_labels(scenario) == run.labels
+    axes, above, _ = hsfl.plot.labels(run)
+    assert axes.images[0].get_array().shape == (62, 20)
+    assert [bar.get_height() for bar in above.patches] == sizes
+
+
+def test_ten_classes_are_too_few(writers: Path) -> None:
+    scenario = hsfl.load_scenario("mnist-mini", FIELDS | {"data.folder": str(writers), "model.classes": 10})
+    with pytest.raises(ScenarioError, match="62 classes, but the model tells 10 apart"):
+        prepare(scenario)
+
+
+def test_a_model_with_other_classes_is_planned_with_them() -> None:
+    """The last layer of LeNet-5 has a weight for each of 84 features and a bias, for every class."""
+    ten, more = (hsfl.load_scenario("mnist-mini", {"model.classes": count}).profile for count in (10, 62))
+    assert more.parameter_bits[-1] == ten.parameter_bits[-1] * 62 / 10 == 32 * 62 * 85
+    assert more.parameter_bits[:-1].tolist() == ten.parameter_bits[:-1].tolist()
+
+
+def test_data_show(command, tmp_path: Path) -> None:
+    """A row for every client; --json has what a run writes; a picture."""
+    ended = command("data", "show", "mnist-mini", "--set", "data.partition=quantity", "--plot", "labels.png")
+    assert ended.code == 0 and ended.err == ""
+    assert "20 clients with 10,000 samples" in ended.out and "Wrote labels.png" in ended.out
+    assert (tmp_path / "labels.png").read_bytes().startswith(b"\x89PNG")
+    ended = command("data", "show", "mnist-mini", "--set", "data.partition=quantity", "--json")
+    counts = np.array(json.loads(ended.out)["counts"])
+    assert counts.shape == (20, 10) and counts.sum() == 10_000 and counts.sum(axis=1).min() < 100
+    scenario = hsfl.load_scenario("mnist-mini", {"data.partition": "quantity"})
+    assert scenario_labels(scenario).counts == counts.tolist()
+
+
+BAD = {
+    "nobody's samples": (["--set", "data.partition=natural"], "whose each sample is"),
+    "no folder": (["--set", "data.name=leaf"], "data.folder is missing"),
+    "no files": (["--set", "data.name=leaf", "--set", "data.folder=."], "there are no .json files in it"),
+    "elsewhere": (["--set", "data.name=own"], "every device has its own"),
+    "no data": (["--set", "data.partition=csv"], "data.assignments is missing"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_shown_is_one_sentence(command, name: str) -> None:
+    options, says = BAD[name]
+    ended = command("data", "show", "mnist-mini", *options)
+    assert ended.code == 2 and ended.out == "" and ended.err.count("\n") == 1
+    assert ended.err.startswith("hsfl: scenario mnist-mini: ") and says in ended.err
+
+
+def test_noise_is_in_what_clients_train_on() -> None:
+    plain, noisy = (
+        prepare(hsfl.load_scenario("mnist-mini", {"data.feature_noise": level, "strategy.name": "fixed"} | FIXED))
+        for level in (0.0, 0.2)
+    )
+    ours, theirs = (one.backend.data.batch(one.backend.drawn())[0] for one in (plain, noisy))
+    apart = (ours - theirs).square().mean((1, 2, 3, 4))
+    assert not apart[0] and apart[-1] > apart[1] > 0
+
+
+FIXED = {"strategy.cuts": [3, 4], "strategy.intervals": [2, 2, 1]}
