@@ -24,6 +24,7 @@ from hsfl.distributed.saves import Saves
 from hsfl.distributed.shapes import Crossing
 from hsfl.distributed.tensors import Packed, WireError
 from hsfl.engine.reference import ReferenceBackend
+from hsfl.problem.topology import Topology
 from tests.engine.test_backends import BATCH, CLASSES, OPTIMIZERS, RandomTree, layers
 
 
@@ -47,9 +48,14 @@ class Task:
         norm: str = "batch",
         dropout: float = 0.3,
         settings: Mapping[str, Any] | None = None,
+        *,
+        weighted: bool = False,
         **options: Any,
     ) -> None:
+        """`weighted`: clients count differently."""
         self.tree = RandomTree(seed)
+        if weighted:
+            options["weights"] = [1 + n**2 for n in range(self.tree.clients)]
         self.cuts, self.seed = self.tree.cuts(), seed
         self._made = lambda kind: kind(
             [layer.float() for layer in layers(norm, dropout)],
@@ -68,8 +74,7 @@ class Task:
         return self._made(Machines)
 
     def places(self) -> Places:
-        parts = self.machines()
-        return Places(parts.topology, [f"tier{m}" for m in range(parts.num_tiers)])
+        return Places(Topology.from_hosts(self.tree.hosts), [f"tier{m}" for m in range(self.tree.tiers)])
 
 
 class Network:

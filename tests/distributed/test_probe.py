@@ -32,7 +32,8 @@ def assert_close(ours: Measurement, theirs: Measurement) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_machines_measure_what_the_reference_does(seed: int, tmp_path: Path) -> None:
     """Random trees and cuts, links and averages coded or not, after rounds that let machines drift apart."""
-    task = Task(seed, norm=("batch", "group")[seed % 2], codes="int8" if seed % 3 == 2 else None)
+    codes, norm = "int8" if seed % 3 == 2 else None, ("batch", "group")[seed % 2]
+    task = Task(seed, norm=norm, codes=codes, weighted=seed in (0, 3))
     machines, _ = connected(task, tmp_path, random.Random(seed))
     reference = task.reference()
     for _ in range(2):

@@ -67,7 +67,7 @@ def test_machines_equal_the_reference(seed: int, name: str, tmp_path: Path) -> N
         task = Task(seed)
         tiers = task.tree.tiers
         options["codes"] = [{"up": "int4", "down": "bf16"}] * (tiers - 1) + [None]
-    task = Task(seed, "adam" if seed % 3 == 2 else "momentum", **options)
+    task = Task(seed, "adam" if seed % 3 == 2 else "momentum", weighted=seed in (1, 4), **options)
     machines, _ = connected(task, tmp_path, random.Random(seed))
     reference = task.reference()
     train_alike(task, reference, machines, 8)

@@ -84,6 +84,7 @@ def assert_same_files(both: list[StackedBackend], folder: Path) -> None:
         (4, {"model": ("batch", 0.0), "optimizer": "sgd", "codes": "int4"}),
         (7, {"model": ("batch", 0.0), "optimizer": "momentum", "codes": "int8"}),
         (8, {"model": ("none", 0.0), "optimizer": "sgd", "averaging": "fedadam", "codes": "int8"}),
+        (10, {"model": ("batch", 0.0), "optimizer": "momentum", "averaging": "corrected", "weighted": True}),
     ],
 )
 def test_processes_give_the_numbers_of_one(
@@ -91,6 +92,8 @@ def test_processes_give_the_numbers_of_one(
 ) -> None:
     """Random trees, cuts that move, averages at random intervals, through files, in float64."""
     tree, spec = random_tree(seed)
+    if rest.pop("weighted", False):
+        rest["weights"] = [1 + n**2 for n in range(tree.clients)]
     with one_and_sharded(processes, **spec, **rest) as both:
         for t in tree.train_alike(both, rounds=6, moves=(2, 4)):
             for tier in range(tree.tiers):
@@ -105,8 +108,9 @@ def test_processes_give_the_numbers_of_one(
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_processes_draw_and_measure_as_one(processes: Processes, seed: int) -> None:
-    _, spec = random_tree(seed)
-    with one_and_sharded(processes, **spec, model=("batch", 0.3), optimizer="momentum") as both:
+    tree, spec = random_tree(seed)
+    weights = None if seed % 2 else [1 + n**2 for n in range(tree.clients)]
+    with one_and_sharded(processes, **spec, model=("batch", 0.3), optimizer="momentum", weights=weights) as both:
         for _ in range(2):
             ours, theirs = (backend.train_round() for backend in both)
             torch.testing.assert_close(theirs, ours, rtol=1e-9, atol=0)

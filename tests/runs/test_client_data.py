@@ -10,6 +10,7 @@ import pytest
 
 import hsfl
 import hsfl.plot
+from hsfl.distributed.machines import Machines
 from hsfl.errors import ScenarioError
 from hsfl.runs.preparing import prepare, scenario_labels
 from tests.data.test_leaf import images, write
@@ -27,16 +28,22 @@ def writers(tmp_path: Path) -> Path:
 FIELDS = {"data.name": "leaf", "data.partition": "natural", "model.classes": 62, "stopping.rounds": 1}
 
 
+FIXED = {"strategy.name": "fixed", "strategy.cuts": [3, 4], "strategy.intervals": [2, 2, 1]}
+
+
 def test_writers_of_leaf_are_clients(writers: Path, tmp_path: Path) -> None:
     """One writer for each of 20 clients, 62 classes, as far as a round and what a run says of it."""
-    fields = {"data.folder": str(writers), "data.users_per_client": 1, "strategy.name": "fixed"}
-    fixed = {"strategy.cuts": [3, 4], "strategy.intervals": [2, 2, 1]}
-    scenario = hsfl.load_scenario("mnist-mini", FIELDS | fields | fixed)
+    fields = {"data.folder": str(writers), "data.users_per_client": 1, "training.weighting": "samples"}
+    scenario = hsfl.load_scenario("mnist-mini", FIELDS | fields | FIXED)
     run = hsfl.train(scenario, out=tmp_path / "run")
     assert run.labels is not None and len(run.labels.labels) == 62
     sizes = [sum(counts) for counts in run.labels.counts]
     assert len(set(sizes)) == 20 and min(sizes) >= 4 and max(sizes) <= 28
     assert scenario_labels(scenario) == run.labels
+    (record,) = [line for line in run.metrics if line.round == 1]
+    assert record.losses is not None  # of the one round, by client
+    assert record.loss == pytest.approx(np.average(record.losses, weights=sizes), rel=1e-6)
+    assert abs(record.loss - np.mean(record.losses)) > 1e-6
     axes, above, _ = hsfl.plot.labels(run)
     assert axes.images[0].get_array().shape == (62, 20)
     assert [bar.get_height() for bar in above.patches] == sizes
@@ -87,12 +94,17 @@ def test_what_cannot_be_shown_is_one_sentence(command, name: str) -> None:
 
 def test_noise_is_in_what_clients_train_on() -> None:
     plain, noisy = (
-        prepare(hsfl.load_scenario("mnist-mini", {"data.feature_noise": level, "strategy.name": "fixed"} | FIXED))
-        for level in (0.0, 0.2)
+        prepare(hsfl.load_scenario("mnist-mini", {"data.feature_noise": level} | FIXED)) for level in (0.0, 0.2)
     )
     ours, theirs = (one.backend.data.batch(one.backend.drawn())[0] for one in (plain, noisy))
     apart = (ours - theirs).square().mean((1, 2, 3, 4))
     assert not apart[0] and apart[-1] > apart[1] > 0
 
 
-FIXED = {"strategy.cuts": [3, 4], "strategy.intervals": [2, 2, 1]}
+def test_samples_that_nobody_knows_cannot_weigh() -> None:
+    scenario = hsfl.load_scenario("mnist-mini", {"data.name": "own", "training.weighting": "samples"} | OWN)
+    with pytest.raises(ScenarioError, match=r'training\.weighting = "samples": with data\.name = "own" nobody knows'):
+        prepare(scenario, backend=Machines)
+
+
+OWN = {"data.partition": None, "data.inputs": "uint8"} | FIXED

@@ -118,7 +118,7 @@ class FedWork(Work):
         if self._average is None or len(self._contributed) < self.places.topology.entities[self._average.tier]:
             return []
         tier, layers = self._average.tier, list(self._average.layers)
-        shares = [float(share) for share in self.places.topology.shares[tier]]
+        shares = [float(share) for share in self.parts.topology.shares[tier]]
         contributed = [self._contributed[number] for number in range(len(shares))]
         sizes, codec = self._sizes(layers), self.parts.links[tier].average if self.parts.coded[tier] else None
         weights = [values[: sum(sizes)] for values in contributed]
@@ -171,7 +171,7 @@ class FedWork(Work):
 
     def _summed(self, gradients: dict[str, Tensors]) -> list[Send]:
         """Once those of all entities are here: what the tiers' are like, and where it is wanted the mean of all."""
-        topology, count = self.places.topology, len(self.parts._layers)
+        topology, count = self.parts.topology, len(self.parts._layers)
         of_entities = torch.zeros(topology.num_tiers, count, dtype=torch.float64)
         overall = torch.zeros(count, dtype=torch.float64)
         sent = []
@@ -222,7 +222,7 @@ class FedWork(Work):
         """As `Backend.global_state` sums it."""
         total = State()
         for name, (tier, number) in self.places.entities.items():
-            share = float(self.places.topology.shares[tier][number])
+            share = float(self.parts.topology.shares[tier][number])
             layers = self.parts.layers_of(tier, self.parts.cuts)
             like = {f"{n}.{key}": value for n in layers for key, value in self.parts._layers[n].state_dict().items()}
             add_share(total, State(unpacked_by_name(self._states[name], like)), share)

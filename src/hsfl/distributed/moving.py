@@ -75,7 +75,7 @@ class MovingWork(Work):
 
     def _sources(self, tier: int) -> dict[int, float]:
         """The entities of a tier that serve clients of this one, with their shares of these."""
-        part = self.places.topology.part(self.tier, tier)[self.number]
+        part = self.parts.topology.part(self.tier, tier)[self.number]
         return {j: float(share) for j, share in enumerate(part) if share}
 
     def _towards(self, tier: int) -> tuple[str, ...]:

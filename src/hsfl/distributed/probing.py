@@ -11,6 +11,7 @@ from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.coordinator import Answer
 from hsfl.distributed.places import FED, Places
 from hsfl.engine.entities import EntityBackend
+from hsfl.engine.losses import mean_loss
 from hsfl.engine.probe import (
     SMOOTHNESS_BATCHES,
     Measurement,
@@ -18,6 +19,7 @@ from hsfl.engine.probe import (
     Trial,
     coded_cut,
     coding_trials,
+    mean_over_clients,
     noise_of_codes,
     noise_tried,
     variance_of,
@@ -37,14 +39,15 @@ def measured(
     losses = []
     for k in range(batches):
         done, _ = ask(probe_pass=wire.ProbePass(use=wire.ProbePass.ADD, trials=everyone, first=k, count=1))
-        losses += [done.losses.get(client, float("nan")) for client in range(parts.num_clients)]
+        found = [done.losses.get(client, float("nan")) for client in range(parts.num_clients)]
+        losses.append(mean_loss(torch.tensor(found).double(), parts.topology.parts_of(range(parts.num_clients))))
     done, _ = ask(probe_means=wire.ProbeMeans(back=step is not None))
-    found = _statistics(parts, places, done, batches, sum(losses) / len(losses))
+    statistics = _statistics(parts, places, done, batches, sum(losses) / len(losses))
     noise = _coding_noise(ask, parts) if coding else None
     smoothness = float("nan")
     if step is not None:
-        smoothness = _smoothness(ask, everyone, min(SMOOTHNESS_BATCHES, batches), step, found.overall)
-    return found.measurement(parts.topology, batches, smoothness, noise)
+        smoothness = _smoothness(ask, everyone, min(SMOOTHNESS_BATCHES, batches), step, statistics.overall)
+    return statistics.measurement(parts.topology, batches, smoothness, noise)
 
 
 def _statistics(parts: EntityBackend, places: Places, done: wire.Done, batches: int, loss: float) -> Statistics:
@@ -62,7 +65,7 @@ def _statistics(parts: EntityBackend, places: Places, done: wire.Done, batches: 
     variances = variance_of(moments, squares, batches)
     return Statistics(
         loss=torch.tensor(loss),
-        variance=variances.mean(0),
+        variance=mean_over_clients(variances, topology.parts_of(range(clients))),
         greatest_variance=variances.amax(0),
         greatest_moment=moments.amax(0),
         of_entities=of_entities,

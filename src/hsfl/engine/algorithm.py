@@ -18,6 +18,7 @@ from hsfl.engine.backend import Backend
 from hsfl.engine.clock import Clock, SimulatedClock
 from hsfl.engine.estimate import Estimate, record_constants, recorded_constants
 from hsfl.engine.guard import Guard
+from hsfl.engine.losses import mean_loss
 from hsfl.engine.probe import rounds_of_coding
 from hsfl.engine.schedule import Average, Schedule
 from hsfl.errors import DivergedError, InfeasibleError
@@ -158,7 +159,8 @@ class Algorithm:
                     "training.learning_rate, or check the data of that client"
                 )
             assert self.schedule.plan is not None
-            self.guard.see(float(row.mean()), [average.tier for average, _ in one.averages], self.schedule.plan)
+            loss = mean_loss(row, self.backend.topology.parts_of(present))
+            self.guard.see(loss, [average.tier for average, _ in one.averages], self.schedule.plan)
             names = [tier.name for tier in self.clock.problem.system.tiers]
             yield RoundRecord(
                 round=one.round,
@@ -166,8 +168,8 @@ class Algorithm:
                 planned_s=one.planned_s,
                 parts=one.parts,
                 bytes=one.bytes,
-                loss=float(row.mean()),
-                losses=[None if n in one.late else loss for n, loss in enumerate(every.tolist())],
+                loss=loss,
+                losses=[None if n in one.late else own for n, own in enumerate(every.tolist())],
                 late=[machine_name(names[0], int(hosts[n])) for n in one.late],
                 averaged=[names[average.tier] for average, _ in one.averages],
                 drift={names[due.tier]: self._drift(due, one.round, next(drifts)) for due, _ in one.averages},

@@ -55,6 +55,7 @@ class Backend(Evaluating, ABC):
         loss: Loss = cross_entropy,
         metrics: Mapping[str, Metric] | None = None,
         averaging: str | AveragingRule = "plain",
+        weights: Sequence[float] | None = None,
         codes: str | Sequence[LinkCodes | GivenCodes] | None = None,
         dtype: torch.dtype | str = torch.float32,
         device: str | torch.device = "cpu",
@@ -66,14 +67,15 @@ class Backend(Evaluating, ABC):
 
         `data` is what `train_round`, `probe` and `evaluate` work on; without it, `step` and `evaluate` are given data.
         `metrics` is what evaluations count, by name (default: accuracy with cross entropy, else nothing but the loss).
-        `averaging` is the rule of averages. `codes` is how what crosses links is written: one code for all of them, or
-        for each tier what `tiers.TIER.code` of a scenario takes (default: as it is).
-        `precision` is that of products in float32: "tf32" matters on CUDA only. `seed` is dropout's. `capture` asks for
-        a whole round as one CUDA graph, where the backend can (None: yes); elsewhere it is ignored.
+        `averaging` is the rule of averages. `weights` is what every client counts, such as its number of samples
+        (default: all the same). `codes` is how what crosses links is written: one code for all of them, or for each
+        tier what `tiers.TIER.code` of a scenario takes (default: as it is). `precision` is that of products in float32:
+        "tf32" matters on CUDA only. `seed` is dropout's. `capture` asks for a whole round as one CUDA graph, where the
+        backend can (None: yes); elsewhere it is ignored.
         """
         if precision not in PRECISIONS:
             raise ScenarioError(f"precision {precision!r}: it must be one of {', '.join(PRECISIONS)}")
-        self.topology = Topology.from_hosts(hosts)
+        self.topology = Topology.from_hosts(hosts).weighted(weights)
         self.shard = Shard(self.topology)
         self.optimizer = Optimizer.from_settings(optimizer)
         self.averaging = averaging_rule(averaging, self.optimizer)
@@ -83,8 +85,8 @@ class Backend(Evaluating, ABC):
         self.data, self.loss, self.seed, self.round = data, loss, int(seed), 0
         self.metrics = usual_metrics(loss) if metrics is None else dict(metrics)
         self.left_out: tuple[int, ...] = ()  # of the last round
-        self.device, self.dtype, self.precision = torch.device(device), checked_dtype(dtype), precision
-        self.capture = capture
+        self.device, self.dtype = torch.device(device), checked_dtype(dtype)
+        self.precision, self.capture = precision, capture
         self._layers = [
             with_clients(copy.deepcopy(layer), number, together=self.together).to(self.device, self.dtype).train()
             for number, layer in enumerate(checked_layers(layers))

@@ -29,6 +29,7 @@ class EntityBackend(Backend, ABC):
             [self.new_copy(layer, tier) for layer in self._tier_layers()[tier]],
             self.averaging if self.topology.averaged[tier] else None,
             self.links[tier].average if self.coded[tier] else None,
+            weights=self.topology.weights,
             lowest=tier == 0,
             highest=tier == self.num_tiers - 1,
             seed=self.seed,

@@ -24,6 +24,7 @@ from hsfl.engine.outputs import each, gradients, leaves, tensors
 from hsfl.engine.per_client import own_chance, seed_dropout
 from hsfl.engine.precision import casts
 from hsfl.engine.running import run_layer
+from hsfl.problem.topology import FloatArray
 
 State = OrderedDict[str, torch.Tensor]
 
@@ -144,6 +145,7 @@ class Entity:
         averaging: AveragingRule | None,
         codec: Codec | None,
         *,
+        weights: FloatArray | None,
         lowest: bool,
         highest: bool,
         seed: int,
@@ -151,7 +153,11 @@ class Entity:
         dtype: torch.dtype,
         precision: str,
     ) -> None:
-        """`averaging` is None for the only entity of a tier, `codec` where averages are sent as they are."""
+        """`averaging` is None for the only entity of a tier, `codec` where averages are sent as they are.
+
+        `weights` is what every client of the tree counts; None: all the same.
+        """
+        self._weights = weights
         self.clients, self.layers, self.averaging = tuple(clients), list(layers), averaging
         self.codec, self.lowest, self.highest, self.seed = codec, lowest, highest, seed
         self.device, self.dtype, self.precision = device, dtype, precision
@@ -242,7 +248,8 @@ class Entity:
             self.pass_by()
             return
         per_client = [self._gradients[n] for n in present]
-        mean = [torch.stack(same).mean(0) for same in zip(*per_client, strict=True)]
+        parts = None if self._weights is None else self._weights[present] / self._weights[present].sum()
+        mean = [_mean(same, parts) for same in zip(*per_client, strict=True)]
         mean = self.layers[0].update.clipped(mean) if self.layers else mean
         if mean and self.averaging is not None and self.averaging.corrects:
             mean = self.averaging.corrected(mean, _joined(layer.held(trained=True) for layer in self.layers))
@@ -253,7 +260,7 @@ class Entity:
         with torch.no_grad():
             after = zip(*(self._buffers[n] for n in present), strict=True)
             for buffer, same in zip(self._all_buffers(), after, strict=True):
-                buffer.copy_(torch.stack(same).mean(0) if buffer.is_floating_point() else same[0])
+                buffer.copy_(_mean(same, parts) if buffer.is_floating_point() else same[0])
         self._gradients, self._buffers = {}, {}
 
     @torch.no_grad()
@@ -302,6 +309,14 @@ def add_share(total: State, state: State, share: float) -> None:
             total[key] = total[key] + share * value if key in total else share * value
         else:
             total.setdefault(key, value)
+
+
+def _mean(tensors: Sequence[torch.Tensor], parts: FloatArray | None) -> torch.Tensor:
+    """The mean, each with its part of the whole; None: equal parts."""
+    stacked = torch.stack(list(tensors))
+    if parts is None:
+        return stacked.mean(0)
+    return torch.einsum("n,n...->...", torch.as_tensor(parts).to(stacked), stacked)
 
 
 def _joined(layers: Iterable[Held]) -> Held:

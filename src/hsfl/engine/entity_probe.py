@@ -90,8 +90,9 @@ class EntityProbe:
 
     def _mean(self, clients: Sequence[int]) -> Tensors:
         total = self._zeros()
-        for client in clients if total else ():
-            torch._foreach_add_(total, self._means[client], alpha=1 / len(clients))
+        weights = self._topology.client_weights[list(clients)]
+        for client, part in zip(clients, weights / weights.sum(), strict=True) if total else ():
+            torch._foreach_add_(total, self._means[client], alpha=float(part))
         return total
 
     def _zeros(self) -> Tensors:

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from hsfl.engine.outputs import each
 from hsfl.errors import HsflError, ModelError, raised
+from hsfl.problem.topology import FloatArray
 
 #: Of what the model gives for some samples, and their targets: a number for each, (samples,) or (samples, ...).
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
@@ -43,6 +44,11 @@ def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 LOSSES: dict[str, Loss] = {"cross_entropy": cross_entropy, "mse": mse, "l1": l1, "bce": bce}
 METRICS: dict[str, Metric] = {"accuracy": accuracy, "mse": mse, "l1": l1}
+
+
+def mean_loss(losses: torch.Tensor, parts: FloatArray | None) -> float:
+    """The mean over clients, each with its part; None: equal parts."""
+    return float(losses.mean() if parts is None else torch.as_tensor(parts).to(losses) @ losses)
 
 
 def usual_metrics(loss: Loss) -> Mapping[str, Metric]:

@@ -25,6 +25,8 @@ class PerClientBatchNorm(_BatchNorm):
     """
 
     clients = 1
+    parts: torch.Tensor | None = None
+    """The part of each client in that mean, up to a factor; None: equal parts."""
 
     @classmethod
     def standing_for(cls, module: _BatchNorm) -> PerClientBatchNorm:
@@ -61,10 +63,14 @@ class PerClientBatchNorm(_BatchNorm):
                 self.num_batches_tracked.add_(1)
                 # Without a momentum, the mean over all rounds; a tensor, so that a captured round counts on.
                 rate = 1 / self.num_batches_tracked.to(mean.dtype) if self.momentum is None else self.momentum
-                self.running_mean.lerp_(mean.flatten(1).view(self.clients, -1).mean(0), rate)
-                unbiased = variance.view(self.clients, -1).mean(0) * count / (count - 1)
+                self.running_mean.lerp_(self._mean(mean), rate)
+                unbiased = self._mean(variance) * count / (count - 1)
                 self.running_var.lerp_(unbiased, rate)
         return output.flatten(0, 1).to(input.dtype)
+
+    def _mean(self, of_clients: torch.Tensor) -> torch.Tensor:
+        rows = of_clients.view(self.clients, -1)
+        return rows.mean(0) if self.parts is None else (self.parts / self.parts.sum()).to(rows.dtype) @ rows
 
 
 class SeededDropout(nn.Module):

@@ -66,7 +66,7 @@ def measure(
     Trains nothing. Clients are taken one after the other, so the memory needed does not grow with their number; every
     process takes its own.
     """
-    N, B = indices.shape[:2]
+    (N, B), weights = indices.shape[:2], shard.topology.client_weights
     tiers = [_Spread(model, shard, tier) for tier in range(shard.topology.num_tiers)]
     total = model.zeros()
     moments, variances, losses = [], [], []
@@ -79,13 +79,15 @@ def measure(
             torch._foreach_add_(mean, gradient, alpha=1 / B)
         moments.append(norms)
         variances.append(variance_of(norms, model.squares(mean), B))
-        torch._foreach_add_(total, mean, alpha=1 / N)
+        torch._foreach_add_(total, mean, alpha=float(weights[n]) / N)
         for tier in tiers:
             tier.add(n, mean)
-    processes, here = shard.processes, len(shard.clients) / N
+    processes, here = shard.processes, float(shard.client_weights.sum()) / N
+    parts = shard.topology.parts_of(shard.clients)
+    of_batches = None if parts is None else np.repeat(parts / B, B)
     total = processes.sum(total)
-    (variance,) = processes.sum([torch.stack(variances).mean(0) * here])
-    (loss,) = processes.sum([torch.stack(losses).mean() * here])
+    (variance,) = processes.sum([mean_over_clients(torch.stack(variances), parts) * here])
+    (loss,) = processes.sum([mean_over_clients(torch.stack(losses), of_batches) * here])
     found = Statistics(
         loss=loss,
         variance=variance,
@@ -120,7 +122,9 @@ class Statistics:
         self, topology: Topology, batches: int, smoothness: float, coding_noise: FloatArray | None
     ) -> Measurement:
         """The constants, from so many mini-batches of every client."""
-        noise = self.variance / (topology.num_clients * batches)
+        # As many clients that count the same would have as much noise in their mean.
+        clients = topology.num_clients**2 / float(np.square(topology.client_weights).sum())
+        noise = self.variance / (clients * batches)
         entities = torch.tensor(topology.entities, dtype=torch.float64, device=noise.device)[:, None]
         return Measurement(
             smoothness=smoothness,
@@ -130,6 +134,11 @@ class Statistics:
             gradient_dissimilarity=(self.of_entities - self.overall - (entities - 1) * noise).cpu().numpy(),
             coding_noise=coding_noise,
         )
+
+
+def mean_over_clients(rows: torch.Tensor, parts: FloatArray | None) -> torch.Tensor:
+    """The mean of a row for each client, each with its part; None: equal parts."""
+    return rows.mean(0) if parts is None else torch.as_tensor(parts).to(rows) @ rows
 
 
 def variance_of(moments: torch.Tensor, squares: torch.Tensor, batches: int) -> torch.Tensor:
@@ -283,7 +292,7 @@ class _Spread:
     def __init__(self, model: VirtualModel, shard: Shard, tier: int) -> None:
         self.model, self.shard, self.tier, self.hosts = model, shard, tier, shard.topology.hosts[tier].tolist()
         self.share, self.entities = shard.topology.shares[tier].tolist(), shard.topology.entities[tier]
-        self.current = -1
+        self.weights, self.current = shard.topology.client_weights.tolist(), -1
         self.sum = model.zeros()
         self.squares = torch.zeros(model.num_layers, dtype=torch.float64, device=model.layer_of.device)
         self.shared: dict[int, list[torch.Tensor] | None] = dict.fromkeys(shard.shared(tier))
@@ -293,7 +302,8 @@ class _Spread:
         if self.hosts[client] != self.current:
             self._close()
             self.current = self.hosts[client]
-        torch._foreach_add_(self.sum, mean, alpha=1 / (self.share[self.current] * len(self.hosts)))
+        part = self.weights[client] / (self.share[self.current] * len(self.hosts))
+        torch._foreach_add_(self.sum, mean, alpha=part)
 
     def mean_square(self) -> torch.Tensor:
         self._close()

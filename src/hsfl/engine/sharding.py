@@ -20,7 +20,7 @@ from torch import distributed
 
 from hsfl.engine.flat_tiers import FlatTier
 from hsfl.errors import HsflError
-from hsfl.problem.topology import Clients, IntArray, Topology
+from hsfl.problem.topology import Clients, FloatArray, IntArray, Topology
 
 _CPU = torch.device("cpu")
 
@@ -166,15 +166,27 @@ class Shard:
         counted = self._holders[tier][0][rows] == self.processes.rank
         return np.asarray(np.where(counted, self.topology.shares[tier][rows], 0.0))
 
-    def counts(self, tier: int) -> IntArray:
-        """How many clients every row's entity has, here and elsewhere."""
-        return self.topology.clients_per_entity[tier][self.entities[tier]]
+    def weights(self, tier: int) -> FloatArray:
+        """What the clients of every row's entity count, here and elsewhere; their number, where all count the same."""
+        return self.topology.entity_weights[tier][self.entities[tier]]
+
+    @cached_property
+    def client_weights(self) -> FloatArray:
+        """What its clients count, in their order."""
+        return self.topology.client_weights[list(self.clients)]
+
+    def client_parts(self, tier: int) -> list[FloatArray | None]:
+        """For every row the parts of its entity's clients here in the entity's mean; None where all count the same."""
+        if self.topology.weights is None:
+            return [None] * len(self.entities[tier])
+        hosts = self.local.hosts[tier]
+        return [self.client_weights[hosts == row] / weight for row, weight in enumerate(self.weights(tier))]
 
     def part(self, new: int, old: int) -> npt.NDArray[np.float64]:
         """`Topology.part` for the rows here, as far as clients here count; `completed` adds the others."""
         pairs = np.zeros((len(self.entities[new]), len(self.entities[old])))
-        np.add.at(pairs, (self.local.hosts[new], self.local.hosts[old]), 1.0)
-        return np.asarray(pairs / self.counts(new)[:, None])
+        np.add.at(pairs, (self.local.hosts[new], self.local.hosts[old]), self.client_weights)
+        return np.asarray(pairs / self.weights(new)[:, None])
 
     def completed(self, tier: int, rows: torch.Tensor) -> torch.Tensor:
         """Rows of a tier's entities, each summed over the processes that have one of it."""
@@ -209,8 +221,8 @@ class RoundSum:
                 gradients, change = next(parts), next(parts)
                 if (row := shard.row(m, entity)) is not None:
                     self.gradients[m][row] = tier.trained_in(row, gradients)
-                    now, here = tier.statistics[row], int((shard.local.hosts[m] == row).sum())
-                    self._buffers.append((now, now.clone(), change, here / int(shard.counts(m)[row])))
+                    now, here = tier.statistics[row], shard.client_weights[shard.local.hosts[m] == row].sum()
+                    self._buffers.append((now, now.clone(), change, float(here / shard.weights(m)[row])))
         self._losses = next(parts)
         self._clients = torch.tensor(shard.clients, device=self._sum.device)
 

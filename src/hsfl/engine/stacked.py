@@ -29,7 +29,7 @@ from hsfl.engine.per_client import PerClientBatchNorm, SeededDropout, client_key
 from hsfl.engine.precision import arithmetic, casts
 from hsfl.engine.running import run_layer
 from hsfl.engine.sharding import Processes, RoundSum, Shard
-from hsfl.engine.stacked_passes import EntityStep, Pass, backward
+from hsfl.engine.stacked_passes import EntityStep, Pass, backward, weighing
 from hsfl.problem.codes import LinkCodes
 
 #: Recorded rounds kept: one for every way to get a batch, and every shape of one, that takes turns.
@@ -57,10 +57,6 @@ class StackedBackend(Backend):
         ]
         tiers = range(self.num_tiers)
         self._shares = [torch.tensor(self.shard.shares(m), dtype=self.dtype, device=self.device) for m in tiers]
-        self._divisors = {
-            count: torch.tensor(float(count), dtype=torch.float32, device=self.device) if count > 1 else None
-            for count in {int(count) for m in tiers for count in self.shard.counts(m)}
-        }
         # What changes from round to round is on the device, so that a recorded round moves on by itself.
         self._clock, self._seed = (torch.tensor(v, device=self.device) for v in (0, self.seed))
         self._lr: float | torch.Tensor = self.optimizer.lr
@@ -216,7 +212,7 @@ class StackedBackend(Backend):
         wanted: bool,
     ) -> torch.Tensor | None:
         """An entity's update from the gradients of what it sent; the gradient of what it received, where wanted."""
-        found, passed = backward(one, given, entity.trained.weights, wanted=wanted)
+        found, passed = backward(one, given, entity, wanted=wanted)
         with torch.no_grad():
             if found and entity.summed:
                 torch._foreach_copy_(entity.summed, found)
@@ -333,13 +329,13 @@ class StackedBackend(Backend):
         for m, (tier, sections) in enumerate(zip(self._tiers, self._sections, strict=True)):
             corrected = self.averaging.corrects and bool(self.topology.averaged[m])
             summed = {} if self._sum is None else self._sum.gradients[m]
-            divisors = [self._divisors[int(count)] for count in self.shard.counts(m)]
-            steps = (EntityStep(tier.trained(j), d, corrected, summed.get(j, [])) for j, d in enumerate(divisors))
-            self._stepped.append(list(steps))
+            means = enumerate(zip(self.shard.weights(m).tolist(), self.shard.client_parts(m), strict=True))
+            weighed = [(tier.trained(j), *weighing(*one, like=self._shares[m])) for j, one in means]
+            self._stepped.append([EntityStep(*one, corrected, summed.get(j, [])) for j, one in enumerate(weighed)])
             for j, section in enumerate(sections):
                 for module in (m for layer in tier.entities[j] for m in layer.modules()):
                     if isinstance(module, PerClientBatchNorm):
-                        module.clients = section.stop - section.start
+                        module.clients, module.parts = section.stop - section.start, self._stepped[m][j].parts
                     elif isinstance(module, SeededDropout):
                         module.keys = self._keys[site[module.site], section]
 

@@ -9,6 +9,7 @@ import torch
 
 from hsfl.engine.averaging import Held, Tensors
 from hsfl.engine.outputs import tensors
+from hsfl.problem.topology import FloatArray
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,9 @@ class EntityStep:
 
     trained: Held
     divisor: torch.Tensor | None
-    """Its number of clients if not 1."""
+    """Its number of clients if not 1; None where they have parts."""
+    parts: torch.Tensor | None
+    """The part of each of its clients here in its mean; None where all count the same."""
     corrected: bool
     """Whether the averaging rule corrects its gradients."""
     summed: Tensors
@@ -35,22 +38,40 @@ class Pass:
     """What the link above makes of what was sent."""
 
 
-def backward(one: Pass, given: Tensors, weights: Tensors, *, wanted: bool) -> tuple[Tensors, torch.Tensor | None]:
+def backward(one: Pass, given: Tensors, entity: EntityStep, *, wanted: bool) -> tuple[Tensors, torch.Tensor | None]:
     """From the gradients of what an entity sent those of its weights, none where there is nothing to train.
 
-    And, where wanted, that of what it received.
+    And, where wanted, that of what it received: each client's own, whatever its part in the others.
     """
     if one.sent is one.received:  # it hosts no layer
         return [], given[0] if wanted else None
     pairs = zip((x for x in tensors(one.sent) if x.is_floating_point()), given, strict=True)
-    sent = [(x, gradient) for x, gradient in pairs if x.requires_grad]
+    sent = [(x, by_client(gradient, entity.parts)) for x, gradient in pairs if x.requires_grad]
     if not sent:  # nothing to train, here or below
         return [], torch.zeros_like(one.received) if wanted else None
-    wanted = wanted and one.received.requires_grad
+    wanted, weights = wanted and one.received.requires_grad, entity.trained.weights
     leaves = [*weights, one.received] if wanted else weights
     found = list(torch.autograd.grad([x for x, _ in sent], leaves, [g for _, g in sent], allow_unused=True))
-    passed = laid_out(found.pop(), one.received) if wanted else None
+    passed = by_client(laid_out(found.pop(), one.received), entity.parts, undone=True) if wanted else None
     return [laid_out(g, w) for g, w in zip(found, weights, strict=True)], passed
+
+
+def weighing(
+    weight: float, parts: FloatArray | None, like: torch.Tensor
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """The divisor and the parts of an entity whose clients count so much together, and have these parts of it."""
+    if parts is not None:
+        return None, torch.from_numpy(parts).to(like)
+    return (torch.tensor(weight, dtype=torch.float32, device=like.device) if weight > 1 else None), None
+
+
+def by_client(gradient: torch.Tensor, parts: torch.Tensor | None, *, undone: bool = False) -> torch.Tensor:
+    """The gradient of every client's samples, times its part where it has one; `undone`: divided by it."""
+    if parts is None:
+        return gradient
+    apart = gradient.unflatten(0, (len(parts), -1))
+    factors = (1 / parts if undone else parts).to(gradient.dtype).view(-1, *[1] * (apart.dim() - 1))
+    return (apart * factors).flatten(0, 1)
 
 
 def laid_out(gradient: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:

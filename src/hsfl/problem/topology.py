@@ -6,7 +6,7 @@ Tiers, entities, clients and layers count from 0; cuts count layers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from hsfl.errors import ScenarioError
 
 IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
 Clients = tuple[int, ...]
 
 
@@ -47,6 +48,8 @@ class Topology:
     """A tree of tiers from the devices up: `hosts[m][n]` is the entity of tier m that serves client n."""
 
     hosts: tuple[IntArray, ...]
+    weights: FloatArray | None = None
+    """What every client counts in means over clients, 1 on average; None: all the same."""
 
     @classmethod
     def from_parents(cls, clients: int, parents: Sequence[IntArray]) -> Topology:
@@ -76,6 +79,18 @@ class Topology:
                 )
         return cls(tuple(rows))
 
+    def weighted(self, weights: Sequence[float] | None) -> Topology:
+        """The same tree with clients that count by these weights, on whatever scale; ScenarioError if they cannot."""
+        if weights is None:
+            return self
+        given = np.array(weights, dtype=float)
+        if given.shape != (self.num_clients,) or not np.isfinite(given).all() or not (given > 0).all():
+            raise ScenarioError(
+                f"weights: give one for each of the {self.num_clients} clients, each positive and finite"
+            )
+        same = bool((given == given[0]).all())
+        return replace(self, weights=None if same else given * (self.num_clients / given.sum()))
+
     @property
     def num_tiers(self) -> int:
         return len(self.hosts)
@@ -100,9 +115,26 @@ class Topology:
         return tuple(np.bincount(row) for row in self.hosts)
 
     @cached_property
-    def shares(self) -> tuple[npt.NDArray[np.float64], ...]:
+    def client_weights(self) -> FloatArray:
+        """(N,): what every client counts, 1 on average."""
+        return np.ones(self.num_clients) if self.weights is None else self.weights
+
+    @cached_property
+    def entity_weights(self) -> tuple[FloatArray, ...]:
+        """What the clients of each entity count together: N_m^j, where all count the same."""
+        return tuple(np.bincount(row, self.client_weights).astype(float) for row in self.hosts)
+
+    @cached_property
+    def shares(self) -> tuple[FloatArray, ...]:
         """N_m^j / N: the weight of each entity in its tier's average."""
-        return tuple(counts / self.num_clients for counts in self.clients_per_entity)
+        return tuple(weights / self.num_clients for weights in self.entity_weights)
+
+    def parts_of(self, clients: Sequence[int]) -> FloatArray | None:
+        """The part of each of some clients in their mean; None where all count the same."""
+        if self.weights is None:
+            return None
+        chosen = self.weights[list(clients)]
+        return np.asarray(chosen / chosen.sum())
 
     @cached_property
     def clients(self) -> tuple[tuple[Clients, ...], ...]:
@@ -125,8 +157,8 @@ class Topology:
         """Every entity as (tier, number), from the devices up."""
         return ((tier, entity) for tier, count in enumerate(self.entities) for entity in range(count))
 
-    def part(self, new: int, old: int) -> npt.NDArray[np.float64]:
+    def part(self, new: int, old: int) -> FloatArray:
         """(J_new, J_old): what part of the clients of each entity of one tier each entity of another serves."""
         pairs = np.zeros((self.entities[new], self.entities[old]))
-        np.add.at(pairs, (self.hosts[new], self.hosts[old]), 1.0)
+        np.add.at(pairs, (self.hosts[new], self.hosts[old]), self.client_weights)
         return np.asarray(pairs / pairs.sum(axis=1, keepdims=True))

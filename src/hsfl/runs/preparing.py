@@ -137,6 +137,7 @@ def prepare(
             data=feed,
             loss=minimised.loss,
             metrics=metrics,
+            weights=[len(part) for part in parts] if training.weighting == "samples" else None,
             averaging=RULES[training.averaging](**training.averaging_settings),
             codes=[tier.codes for tier in problem.system.tiers],
             device=device,
@@ -244,6 +245,11 @@ def _brought(
 ) -> tuple[list[nn.Module], data.Dataset]:
     """The layers, and the data that are here, where nobody has all: what they must be like follows from the model."""
     stopping = scenario.spec.stopping
+    if scenario.spec.training.weighting == "samples":
+        raise ScenarioError(
+            'training.weighting = "samples": with data.name = "own" nobody knows how many samples others have; remove '
+            "it"
+        )
     if section.partition != "iid" or section.assignments is not None:
         raise ScenarioError('data.partition: with data.name = "own" every device has its own data; remove it')
     if section.test is None and (stopping.until_accuracy is not None or stopping.until_converged):

@@ -122,6 +122,11 @@ class TrainingSection(Section):
         "for fedavgm, 0.01 for the others), momentum (of fedavgm, 0.9), betas ([0.9, 0.99]) and tau (0.001).",
         examples=[{"learning_rate": 0.01}],
     )
+    weighting: Literal["clients", "samples"] = Field(
+        "clients",
+        description="What a client counts in mean gradients, in averages and in the reported loss: clients (all the "
+        "same) or samples (as many as it has).",
+    )
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
         None,
         description="Seed of the initial weights, the partition of the data and the mini-batches; default: the "
