@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import typer
@@ -37,11 +37,18 @@ def page_id(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def fenced(page: Path) -> Iterator[tuple[str, str]]:
-    """Language and text of every fenced block."""
-    pattern = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", flags=re.MULTILINE | re.DOTALL)
+class Fenced(NamedTuple):
+    language: str
+    text: str
+    title: str | None
+
+
+def fenced(page: Path) -> Iterator[Fenced]:
+    """Every fenced block."""
+    pattern = re.compile(r'^( *)```(\w*)(?: title="([^"\n]+)")?\n(.*?)^\1```$', flags=re.MULTILINE | re.DOTALL)
     for match in pattern.finditer(page.read_text(encoding="utf-8")):
-        yield match[2], "".join(line.removeprefix(match[1]) for line in match[3].splitlines(keepends=True))
+        text = "".join(line.removeprefix(match[1]) for line in match[4].splitlines(keepends=True))
+        yield Fenced(match[2], text, match[3])
 
 
 def prose(page: Path) -> str:
@@ -50,8 +57,8 @@ def prose(page: Path) -> str:
 
 
 def blocks(*languages: str) -> list[Any]:
-    found = [(page, n, text) for page in GUIDES for n, (name, text) in enumerate(fenced(page)) if name in languages]
-    return [pytest.param(text, id=f"{page_id(page)}-{n}") for page, n, text in found]
+    found = [(page, n, block) for page in GUIDES for n, block in enumerate(fenced(page)) if block.language in languages]
+    return [pytest.param(block.text, id=f"{page_id(page)}-{n}") for page, n, block in found]
 
 
 def script(name: str) -> ModuleType:
@@ -125,11 +132,16 @@ def test_example_scenarios_plan(text: str, tmp_path: Path) -> None:
     assert max(result.intervals) > 1, "an example in which nothing is decided"
 
 
+def comments_of(text: str) -> list[str]:
+    """For every `print(...)` at the start of a line the comment that ends it, which may be empty."""
+    return re.findall(r"^print\(.*\)(?:  # (.*))?$", text, flags=re.MULTILINE)
+
+
 @pytest.mark.parametrize("text", blocks("python"))
 def test_python_examples_print_what_they_say(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where `print(...)` ends in a comment, that is what it prints."""
     monkeypatch.chdir(tmp_path)
-    said = re.findall(r"^print\(.*\)(?:  # (.*))?$", text, flags=re.MULTILINE)
+    said = comments_of(text)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(compile(text, "example", "exec"), {})
@@ -158,8 +170,8 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
 
 def quoted_commands() -> list[Any]:
     found = []
-    for page in GUIDES:
-        for language, text in fenced(page):
+    for page in (*GUIDES, *TUTORIALS):
+        for language, text, _ in fenced(page):
             for line in text.splitlines() if language in SHELL else []:
                 if match := re.match(r"(?:\$ )?(?:\.venv/bin/)?hsfl (.*)", line):
                     found.append(pytest.param(match[1], id=f"{page_id(page)}: {match[0]}"))
@@ -212,7 +224,7 @@ def named_in(page: Path) -> list[str]:
     return [name for name in found if not name.endswith(".toml")]
 
 
-@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=page_id)
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/**/*.md")), ids=page_id)
 def test_names_of_the_code_exist(page: Path) -> None:
     for path in named_in(page):
         resolve(path)
