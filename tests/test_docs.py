@@ -173,7 +173,7 @@ def quoted_commands() -> list[Any]:
     for page in (*GUIDES, *TUTORIALS):
         for language, text, _ in fenced(page):
             for line in text.splitlines() if language in SHELL else []:
-                if match := re.match(r"(?:\$ )?(?:\.venv/bin/)?hsfl (.*)", line):
+                if match := re.match(r"(?:\$ )?(?:\.venv/bin/)?hsfl (.*?)(?: &)?$", line):
                     found.append(pytest.param(match[1], id=f"{page_id(page)}: {match[0]}"))
     return found
 
