@@ -1,4 +1,4 @@
-"""The examples run, and the one without hsfl gives hsfl's numbers."""
+"""The examples and notebooks run, and the one without hsfl gives hsfl's numbers."""
 
 from __future__ import annotations
 
@@ -189,6 +189,39 @@ def test_own_model_trains_from_the_command(tmp_path: Path) -> None:
 def test_own_model_cannot_be_cut_inside_a_block() -> None:
     scenario = hsfl.load_scenario(EXAMPLES / "own_model.toml")
     assert scenario.profile.names == ("stem", "near", "far", "head")
+
+
+#: A notebook, and what its cells with results show, one after the other; pictures as such.
+NOTEBOOKS = {
+    "plan_and_explore": ["html", "html", "html", "png", "png", "times as long, limited by", "html"],
+    "train_and_compare": ["html", "html", "MB up  accuracy", "png", "png", "html"],
+    "own_model": ["kFLOPs", "html", "2.3275 2.3275"],
+}
+
+
+def test_notebooks_are_known() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.ipynb")} == NOTEBOOKS.keys()
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebook_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is kept without results, and runs from top to bottom."""
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    pytest.importorskip("pandas")
+    notebook = nbformat.read(EXAMPLES / f"{name}.ipynb", as_version=4)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert not any(cell.outputs or cell.execution_count for cell in cells), "clear the results before you commit it"
+    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    where = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where).execute()
+    results = [[result for result in cell.outputs if result.get("name") != "stderr"] for cell in cells]
+    for shown, expected in zip(filter(None, results), NOTEBOOKS[name], strict=True):
+        data = [kind.split("/")[1] for result in shown for kind in result.get("data", {})]
+        texts = [result.get("text") or result.get("data", {}).get("text/plain", "") for result in shown]
+        assert expected in data or any(expected in text for text in texts), shown
 
 
 @pytest.mark.skipif(
