@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from playwright.sync_api import sync_playwright
 
 MOVES = 40
@@ -74,6 +75,7 @@ def measure(browser: Any, name: str, picture: Path | None) -> None:
             page.reload()
             page.wait_for_selector("#cut-0")
             page.screenshot(path=picture)
+            Image.open(picture).convert("RGB").quantize(256).save(picture, optimize=True)  # half the bytes, same look
         server.terminate()
 
 
