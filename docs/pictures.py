@@ -20,8 +20,8 @@ from hsfl.report.colours import tier_colour
 DOCS = Path(__file__).parent
 #: Both pictures bring their own ground, light or dark as the reader's system is, and so are readable on any page.
 STYLE = """<style>
-  text { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; font-size: 14px; fill: #1d232b; }
-  .big { font-size: 17px; font-weight: 600; } .small { font-size: 12.5px; } .quiet { fill: #5b6570; }
+  text { font-family: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; font-size: 16px; fill: #1d232b; }
+  .big { font-size: 20px; font-weight: 600; } .small { font-size: 15px; } .quiet { fill: #5b6570; }
   .on { fill: #10151b; } .ground { fill: #ffffff; stroke: #d5dae0; } .line { stroke: #4a545f; fill: none; }
   .grid { stroke: #d5dae0; } .head { fill: #4a545f; } .band { fill: #f3f5f8; }
   .stop { fill: #d55e00; fill-opacity: .14; }
@@ -75,7 +75,7 @@ def hierarchy() -> str:
     for tier, (name, y, centres, layers) in enumerate(TIERS):
         colour = tier_colour(tier)
         parts.append(f'<rect class="band" x="190" y="{y - 26}" width="500" height="104" rx="8"/>')
-        parts.append(text(202, y - 6, name, "small quiet"))
+        parts.append(text(196, y - 6, name, "small quiet"))
         for k, layer in enumerate(reversed(layers)):
             parts += [box(45, y + 30 * k, 96, 26, colour), text(93, y + 18 + 30 * k, f"layer {layer}", "on", "middle")]
         for x in centres:
@@ -94,13 +94,13 @@ def hierarchy() -> str:
     parts += [text(850, 272, "fed server", "", "middle"), text(850, 294, "makes the means", "small quiet", "middle")]
     for tier, y, to in ((0, 430, 321), (1, 278, 278)):
         parts.append(arrow(690, y, 770 if tier else 800, to, both=True))
-    parts += [text(728, 262, "every I₂", "small", "middle"), text(728, 300, "rounds", "small", "middle")]
+    parts += [text(730, 266, "every I₂", "small", "middle"), text(730, 300, "rounds", "small", "middle")]
     parts += [text(790, 400, "every I₁ rounds", "small"), text(700, 132, "one machine:", "small quiet")]
     parts.append(text(700, 150, "nothing to average", "small quiet"))
     parts.append(text(440, 484, "inputs stay here", "small quiet", "middle"))
-    parts += [arrow(45, 540, 85, 540), text(95, 545, "activations up, in every round", "small")]
-    parts += [arrow(375, 540, 335, 540, dashed=True), text(385, 545, "gradients down, in every round", "small")]
-    parts += [arrow(625, 540, 665, 540, both=True), text(675, 545, "weights to the mean, every I rounds", "small")]
+    parts += [arrow(45, 540, 85, 540), text(95, 545, "activations up, every round", "small")]
+    parts += [arrow(375, 540, 335, 540, dashed=True), text(385, 545, "gradients down, every round", "small")]
+    parts += [arrow(625, 540, 665, 540, both=True), text(675, 545, "weights, every I rounds", "small")]
     told = (
         "A model of six layers is cut twice. Every device holds layers 1 and 2, every edge server 3 and 4, the cloud 5 "
         "and 6. In every round activations go up and gradients come down. A fed server averages the devices' layers "
@@ -131,11 +131,11 @@ def bound() -> str:
         def at(interval: float, value: float, left: int = left, top: float = top) -> str:
             return f"{left + 240 * interval / intervals[-1]:.1f} {330 - 220 * value / top:.1f}"
 
-        parts += [text(left, 84, title), text(left, 102, unit, "small quiet")]
+        parts += [text(left, 78, title), text(left, 99, unit, "small quiet")]
         for share in (0, 1, 2, 3):
             y = low - height * share / 3
             parts.append(f'<path class="grid" d="M{left} {y:.1f}h{width}"/>')
-            parts.append(text(left - 8, y + 4, f"{top * share / 3:,g}", "small quiet", "end"))
+            parts.append(text(left - 8, y + 5, f"{top * share / 3:,g}", "small quiet", "end"))
         for interval in (1, 20, 40, 60, 80):
             parts.append(text(left + width * interval / 80, low + 20, str(interval), "small quiet", "middle"))
         parts.append(text(left + width / 2, low + 42, "rounds between averages", "small quiet", "middle"))
@@ -149,23 +149,21 @@ def bound() -> str:
         if number == 2:
             x, y = at(intervals[best], found[best].objective_s).split()
             parts.append(f'<circle cx="{x}" cy="{y}" r="5" fill="{tier_colour(4)}"/>')
-            parts.append(text(float(x), float(y) - 14, f"{intervals[best]} rounds", "small", "middle"))
+            parts.append(text(float(x) + 16, float(y) - 12, f"{intervals[best]} rounds", "small", "middle"))
     caption = (
-        "Averaging takes time, so averaging less often makes the average round shorter. But copies that are not "
-        "averaged drift apart, and",
-        "drift costs rounds; where it is shaded, the target is never reached. The planner finds the lowest point, over "
-        "cuts and the",
-        "intervals of all tiers at once. Here: the scenario paper with the refined drift model, cuts "
-        f"{cuts[0]} and {cuts[1]}, and the same interval",
-        "for devices and edge servers.",
+        "Averaging takes time, so averaging less often makes the average round shorter. But copies that are",
+        "not averaged drift apart, and drift costs rounds; where it is shaded, the target is never reached.",
+        "The planner finds the lowest point, over cuts and the intervals of all tiers at once. Here: the scenario",
+        f"paper with the refined drift model, cuts {cuts[0]} and {cuts[1]}, "
+        "the same interval for devices and edge servers.",
     )
-    parts += [text(30, 404 + 20 * k, line, "small quiet") for k, line in enumerate(caption)]
+    parts += [text(30, 408 + 22 * k, line, "small quiet") for k, line in enumerate(caption)]
     told = (
         f"Three curves over the rounds between averages. A round gets shorter, from {times[0] / rounds[0]:.2f} to "
         f"{times[-1] / rounds[-1]:.2f} seconds; the rounds to the target grow from {rounds[0]:,.0f} without "
         f"limit; their product is smallest, {found[best].objective_s:.0f} seconds, at {intervals[best]} rounds."
     )
-    return page(960, 490, "The convergence bound and intervals", told, parts)
+    return page(960, 496, "The convergence bound and intervals", told, parts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
