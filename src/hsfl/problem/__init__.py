@@ -1,1 +1,1 @@
-"""What is given: the scenario file and the numbers it stands for. numpy only, no equations."""
+"""What is given, in numbers: machines, layer profiles, constants and the form of a plan. numpy only, no equations."""

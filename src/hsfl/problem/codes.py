@@ -23,19 +23,19 @@ class Code:
     name: str
     value_bits: int
     scale_bits: int = 0
-    """Of every sample that crosses a cut; 0: values need no scale, in averages neither."""
+    """Bits of the scale of every sample that crosses a cut; 0 where values need no scale, in averages neither."""
     noise: tuple[float, float] = field(default=(0.0, 0.0), compare=False)
-    """What it adds to the variance of gradients on a link up and down, as parts of what int4 adds."""
+    """What the code adds to the variance of gradients on a link up and on one down, as parts of what int4 adds."""
     average_noise: float = field(default=0.0, compare=False)
     """The squared error of an average, as a part of what is sent."""
 
     def crossing_bits(self, held_bits: FloatArray) -> FloatArray:
-        """What a sample that takes so many bits in memory takes where it crosses a cut: whole bytes, and a scale."""
+        """The size of a sample where it crosses a cut, given its size in memory: whole bytes, and a scale."""
         sent = self._whole_bytes(held_bits) + self.scale_bits
         return held_bits if self.value_bits == HELD_BITS else np.where(held_bits > 0, sent, 0.0)
 
     def averaged_bits(self, held_bits: FloatArray) -> FloatArray:
-        """What a layer's values that take so many bits in memory take in an average: with a scale for every block."""
+        """The size of a layer's values in an average, given their size in memory: with a scale for every block."""
         if self.value_bits == HELD_BITS:
             return held_bits
         blocks = np.ceil(held_bits / HELD_BITS / BLOCK) if self.scale_bits else 0.0
@@ -58,7 +58,7 @@ CODES = {
         Code("int4", 4, 64, noise=(1.0, 1.0), average_noise=2.3e-2),
     )
 }
-#: Leaves the choice among all of them to the planner.
+#: The word that leaves the choice among all codes to the planner.
 AUTO = "auto"
 
 
@@ -94,7 +94,7 @@ class LinkCodes:
         return {link: getattr(self, link).name for link, _ in self.planned}
 
 
-#: Every value as it is.
+#: Links that carry every value as it is.
 PLAIN = LinkCodes()
 LINKS = ("up", "down", "average")
 #: What a user may give a link: a code, "auto", or a list of codes to choose from.
@@ -121,7 +121,7 @@ def checked_codes(given: object) -> GivenCodes:
 
 
 def _check_code(given: object, wrong: str | None) -> None:
-    """ValueError unless it is a code, "auto", or a list of codes."""
+    """ValueError unless a user has given a code, "auto", or a list of codes."""
     names = [given] if isinstance(given, str) else given
     known = f"known are {', '.join(CODES)}, and {AUTO}, which leaves the choice to the planner"
     if not isinstance(names, list | tuple) or not names:

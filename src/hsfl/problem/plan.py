@@ -21,7 +21,7 @@ class Plan:
     cuts: tuple[int, ...]
     intervals: tuple[int, ...]
     codes: tuple[LinkCodes, ...] | None = None
-    """The codes of every tier's links; None where none is planned: those of the machines."""
+    """The codes of every tier's links; None where no code is planned, and the machines' own are in force."""
 
     def code_names(self) -> list[dict[str, str]] | None:
         """The codes as a record names them: by link, for every tier."""

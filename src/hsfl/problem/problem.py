@@ -30,15 +30,15 @@ class Constants:
     """What the convergence bound needs to know of the training task."""
 
     smoothness: float
-    """beta."""
+    """beta: how fast gradients change at most, per change of the weights."""
     initial_gap: float
-    """theta0 = f(w0) - f*."""
+    """theta0 = f(w0) - f*: how far the loss begins above its least value."""
     target: float
     """epsilon: the mean squared gradient norm to reach."""
     gradient_variance: FloatArray
-    """sigma_l^2, (L,)."""
+    """sigma_l^2: the variance of each layer's mini-batch gradient, (L,)."""
     gradient_second_moment: FloatArray | None
-    """G_l^2, (L,); needed by the paper's drift model."""
+    """G_l^2: the mean squared norm of each layer's mini-batch gradient, (L,); needed by the paper's drift model."""
     gradient_dissimilarity: FloatArray | None
     """zeta_{m,l}^2 between the entities of each tier, (M, L); needed by the refined drift model."""
     drift: str
@@ -46,10 +46,10 @@ class Constants:
     drift_correction: FloatArray | None = None
     """(M,): how much of the refined model's drift is seen in training; None is all of it."""
     intervals_in_force: FloatArray | None = None
-    """(M,): near which the drift has to be right where it is no quadratic; None before there are any."""
+    """(M,): the intervals near which the drift has to be right where it is no quadratic; None before the first plan."""
     coding_noise: FloatArray | None = None
     """(2, C, L): what each of `CODES` on the link up, and down, over the cut after each layer adds to the variance of a
-    mini-batch gradient, summed over layers. None: codes cost nothing; known where they are planned."""
+    mini-batch gradient, summed over layers. None where codes cost nothing; known where codes are planned."""
 
     def __post_init__(self) -> None:
         freeze(self)
@@ -131,7 +131,7 @@ class Problem:
         return np.stack([self.averaged_bits_in(tier.codes.average) for tier in self.system.tiers])
 
     def averaged_bits_in(self, code: Code) -> FloatArray:
-        """(L+1,): the same for a tier whose averages are in a code."""
+        """(L+1,): what an average in a given code moves of the first l layers."""
         profile = self.profile
         buffers: FloatArray | float = 0.0 if profile.buffer_bits is None else profile.buffer_bits
         state = profile.optimizer_bits if self.average_optimizer else 0.0
@@ -141,8 +141,8 @@ class Problem:
     def averaging_copies(self) -> npt.NDArray[np.int64]:
         """(M,): how many copies of the parameters averages keep on each machine of a tier.
 
-        What the rule keeps; where averages are coded, what coding has left unsent; and if any are, what was last in
-        common, because a layer may come to them from any tier. Nothing in a tier of one machine.
+        The rule's own copies; one of what coding has left unsent, where the tier's averages are coded; and one of what
+        was last in common, where those of any tier are, because a layer may move there. A tier of one machine has none.
         """
         averaged = self.system.averaged
         coded = averaged & [tier.codes.codes_averages for tier in self.system.tiers]

@@ -27,7 +27,7 @@ OPTIMIZER_STATE_COPIES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 
 
 def freeze(owner: object) -> None:
-    """Make the arrays of a frozen dataclass read-only, through views: whoever is given it cannot change it."""
+    """Make the arrays of a frozen dataclass read-only, through views: nobody who is given it can change them."""
     for field in fields(owner):  # type: ignore[arg-type]
         if isinstance(value := getattr(owner, field.name), np.ndarray) and value.flags.writeable:
             view = value.view()
@@ -47,7 +47,7 @@ class LayerProfile:
     activation_bits: FloatArray
     """Size of the layer's output for one sample in memory (psi); `problem.codes` says what a link carries of it."""
     gradient_bits: FloatArray
-    """Size of the gradient with respect to that output for one sample, likewise (chi)."""
+    """Size of the gradient with respect to the layer's output for one sample in memory (chi)."""
     parameter_bits: FloatArray
     """Size of what averaging moves: parameters and persistent buffers (delta, not cumulative)."""
     optimizer_bits: FloatArray
@@ -55,11 +55,11 @@ class LayerProfile:
     buffer_bits: FloatArray | None = None
     """Size of the persistent buffers among `parameter_bits`, which no code shortens; None: there are none."""
     gradient_variance: FloatArray | None = None
-    """sigma_l^2."""
+    """sigma_l^2: the variance of each layer's mini-batch gradient."""
     gradient_second_moment: FloatArray | None = None
-    """G_l^2."""
+    """G_l^2: the mean squared norm of each layer's mini-batch gradient."""
     gradient_dissimilarity: FloatArray | None = None
-    """zeta_l^2 between clients."""
+    """zeta_l^2: how far the clients' mean gradients of each layer lie apart."""
 
     def __post_init__(self) -> None:
         freeze(self)

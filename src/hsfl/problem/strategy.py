@@ -9,12 +9,12 @@ from hsfl.problem.problem import Problem
 
 
 class Strategy(Protocol):
-    """Proposes plans while training. It keeps no state, so that a run can be resumed.
+    """Proposes plans while training. A strategy keeps no state, so that a run can be resumed.
 
-    One that averages tiers otherwise than every I_m rounds also has `averages(plan, tier, rounds)`: whether a tier
-    (counted from 0) is averaged after so many rounds since its interval last changed. One whose intervals may be
-    shortened between plans, where drift is weighed against the loss and does harm, has `guarded`, which is True. One
-    that can tell how many times as fast its plan would be with corrected averages has `corrected_gain(problem)`.
+    Three more members are looked for and may be absent. `averages(plan, tier, rounds)`, where tiers are averaged
+    otherwise than every I_m rounds: whether a tier (counted from 0) is averaged so many rounds after its interval last
+    changed. `guarded`, which is True where intervals may be shortened between plans, because drift is weighed against
+    the loss and does harm. `corrected_gain(problem)`: how many times as fast the plan would be with corrected averages.
     """
 
     @property
@@ -22,12 +22,12 @@ class Strategy(Protocol):
 
     @property
     def replans(self) -> bool:
-        """Whether it wants to be asked again once every tier has been averaged."""
+        """Whether the strategy wants to be asked again once every tier has been averaged."""
         ...
 
     @property
     def needs_constants(self) -> bool:
-        """Whether the constants are to be measured before it is asked (which takes time), and a target given."""
+        """Whether constants are to be measured, which takes time, and a target given before the strategy is asked."""
         ...
 
     def propose(self, problem: Problem, current: Plan | None, round_: int) -> Plan:

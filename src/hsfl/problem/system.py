@@ -26,14 +26,14 @@ class Tier:
     uplink_bps: FloatArray
     """Rate to the entity above, shared evenly by the hosted clients; infinite at the top."""
     downlink_bps: FloatArray
-    """Rate from the entity above, likewise."""
+    """Rate from the entity above, shared likewise."""
     fed_uplink_bps: FloatArray
     """Rate to the fed server; one sub-model per entity travels, so it is not shared."""
     fed_downlink_bps: FloatArray
     parents: IntArray | None
     """The entity above, counted from 0; None at the top."""
     codes: LinkCodes = PLAIN
-    """How what crosses its links is written."""
+    """The codes of what crosses the tier's links."""
 
     def __post_init__(self) -> None:
         freeze(self)
@@ -68,7 +68,7 @@ class System:
 
     @cached_property
     def entities(self) -> tuple[int, ...]:
-        """J_m."""
+        """J_m: the number of entities of every tier."""
         return tuple(tier.entities for tier in self.tiers)
 
     @property
@@ -83,7 +83,7 @@ class System:
 
     @property
     def clients_per_entity(self) -> tuple[IntArray, ...]:
-        """N_m^j."""
+        """N_m^j: the number of clients that every entity hosts, tier by tier."""
         return self.topology.clients_per_entity
 
     @property

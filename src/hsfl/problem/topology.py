@@ -39,7 +39,7 @@ def tier_of(cuts: Sequence[int], layer: int) -> int:
 
 
 def machine_name(tier: str, number: int) -> str:
-    """What an entity is called: after its tier, and counted from 1."""
+    """The name of an entity: that of its tier, and a number from 1 on."""
     return f"{tier.replace(' ', '-')}-{number + 1}"
 
 
@@ -101,7 +101,7 @@ class Topology:
 
     @cached_property
     def entities(self) -> tuple[int, ...]:
-        """J_m."""
+        """J_m: the number of entities of every tier."""
         return tuple(len(counts) for counts in self.clients_per_entity)
 
     @cached_property
@@ -111,7 +111,7 @@ class Topology:
 
     @cached_property
     def clients_per_entity(self) -> tuple[IntArray, ...]:
-        """N_m^j."""
+        """N_m^j: the number of clients that every entity hosts, tier by tier."""
         return tuple(np.bincount(row) for row in self.hosts)
 
     @cached_property
