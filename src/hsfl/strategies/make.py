@@ -71,7 +71,7 @@ def _users_own(spec: str, scenario: Scenario) -> Strategy:
 
 
 def checked(strategy: Any, label: str) -> Strategy:
-    """An object of a user's own, if it has what a strategy needs."""
+    """A user's own strategy object; an error where it lacks what a strategy needs."""
     what = strategy.__name__ if isinstance(strategy, type) else f"a {type(strategy).__name__}"
     if isinstance(strategy, type):
         raise ScenarioError(f"{label}: {what} is a class; give an object of it")

@@ -50,7 +50,7 @@ from hsfl.problem.problem import Problem
 
 PLANNED, RANDOM, DEPTH_AWARE, NEVER_AVERAGED, FASTEST = "planned", "random", "depth-aware", "never", "fastest"
 FASTEST_AVERAGED = "fastest, averages counted"
-#: By name: how intervals and cuts are chosen; None is given.
+#: How each strategy chooses intervals and cuts, by its name; None where they are given.
 CHOICES: dict[str, tuple[str | None, str | None]] = {
     "HSFL": (PLANNED, PLANNED),
     "RMA+MS": (RANDOM, PLANNED),
@@ -69,7 +69,7 @@ PERIOD, UPLOADS = 10, 8
 GROWTH = 2
 #: The longest interval of a first plan: before training begins little is known.
 FIRST = 8
-#: Apart from everything that training draws from the same seed.
+#: Sets what strategies draw apart from everything that training draws with the same seed.
 _STREAM = 5
 
 
@@ -83,7 +83,7 @@ class Named:
     seed: int = 0
     """The seed of what is drawn at random."""
     planner: str = "exact"
-    """For intervals and cuts planned together: "exact" or "bcd"."""
+    """The method, "exact" or "bcd", by which intervals and cuts are planned together."""
     allow_empty_tiers: bool = False
     plans_codes: bool = False
     """Whether codes are left to the planner, too."""
@@ -102,7 +102,7 @@ class Named:
 
     @property
     def guarded(self) -> bool:
-        """Whether intervals may be shortened between plans: where they are planned."""
+        """Whether intervals may be shortened between plans, as planned ones may."""
         return self.intervals == PLANNED
 
     def propose(self, problem: Problem, current: Plan | None, round_: int) -> Plan:
@@ -170,9 +170,9 @@ class Named:
 
 
 def _limited(intervals: tuple[int, ...], current: Plan | None, problem: Problem) -> tuple[int, ...]:
-    """At most `GROWTH` times those in force; at first, where drift is weighed against the loss, at most `FIRST`.
+    """Intervals, shortened to at most `GROWTH` times those in force.
 
-    The paper's bound is planned with as it is.
+    First ones are at most `FIRST` where drift is weighed against the loss. Plans by the paper's bound stay as they are.
     """
     if problem.constants.drift == "paper":
         return intervals
