@@ -23,12 +23,12 @@ _MAX_SIZES, _MAX_NUMBERS = 8, 100_000_000
 
 
 def scenario_names() -> list[str]:
-    """The built-in scenarios."""
+    """The names of the built-in scenarios."""
     return sorted(p.name.removesuffix(".toml") for p in (CATALOG / "scenarios").iterdir() if p.name.endswith(".toml"))
 
 
 def checked_shape(shape: Sequence[int]) -> Sequence[int]:
-    """The shape of one sample; ValueError says what it must be like."""
+    """The shape of one sample, if it can be one; ValueError says what a shape must be like."""
     if not 1 <= len(shape) <= _MAX_SIZES or min(shape) < 1 or math.prod(shape) > _MAX_NUMBERS:
         raise ValueError(
             f"write 1 to {_MAX_SIZES} whole numbers of at least 1, such as 3, 32, 32; their product, the numbers in a "

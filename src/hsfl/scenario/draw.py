@@ -15,7 +15,7 @@ from hsfl.scenario.schema import MAX_ENTITIES, TierSection
 #: Position of each drawn field in a tier's random streams; append only, so that draws stay what they are.
 _STREAMS = ("compute", "memory", "uplink", "downlink", "fed_uplink", "fed_downlink")
 LINKS = ("uplink", "downlink", "fed_uplink", "fed_downlink")
-#: How many numbers about clients are held at most: 2 GB of them.
+#: The most numbers about clients that are held: 2 GB of them.
 MAX_COEFFICIENTS = 250_000_000
 
 

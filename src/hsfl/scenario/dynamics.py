@@ -42,7 +42,7 @@ class Conditions:
     def at(self, round_: int, time_s: float) -> System:
         """The machines in round `round_`, counted from 0, which starts at simulated time `time_s`.
 
-        The same object as before while nothing has changed.
+        As long as nothing has changed, that is the same object as before.
         """
         key = (round_ // self._redraw_every if self._redraw_every else 0, bisect_right(self._times, time_s))
         if self._last is None or self._last[0] != key:

@@ -39,7 +39,7 @@ def _named_or_own(text: str, names: tuple[str, ...]) -> str:
 
 
 def named_or_own(*names: str) -> AfterValidator:
-    """One of these, or a function of the user's own."""
+    """The type of a field that holds one of these names, or names a function of the user's own."""
     return AfterValidator(partial(_named_or_own, names=names))
 
 

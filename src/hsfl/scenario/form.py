@@ -43,7 +43,7 @@ class FormField:
     """A field as a person sees it; `low` and `high` are the schema's limits, None where there are none."""
 
     path: str
-    """As --set takes it."""
+    """The field as --set takes it."""
     group: str
     """The section, or the name of the tier."""
     name: str
@@ -52,15 +52,15 @@ class FormField:
     text: str
     """What the scenario says, as one would write it; empty where it says nothing."""
     default: str
-    """What holds where it says nothing, or an example."""
+    """What holds where the scenario says nothing, or an example."""
     description: str
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
     form: str = "value"
-    """Of a quantity: "value", "list", "uniform", "normal" or "lognormal"."""
+    """How a quantity is written: "value", "list", "uniform", "normal" or "lognormal"."""
     numbers: tuple[float, ...] = ()
-    """In SI units; empty where there is no number to turn."""
+    """The numbers of the field in SI units; empty where there is none to turn."""
     required: bool = False
 
 
@@ -70,7 +70,7 @@ def form(scenario: Scenario) -> list[FormField]:
 
 
 def may_turn(scenario: Scenario, path: str) -> bool:
-    """Whether a path names one of these fields, set or not."""
+    """Whether a path names a field that can be turned, set or not."""
     section, _, rest = path.partition(".")
     if section == "tiers":
         tier, _, rest = rest.rpartition(".")
@@ -102,7 +102,7 @@ def _fields(raw: Mapping[str, Any]) -> Iterator[FormField]:
 
 
 def _other(name: str, values: Mapping[str, Any]) -> bool:
-    """Whether the target is given in the other way; where it is in neither, by rounds is what is asked for."""
+    """Whether the target is given by another field than this one; where it is by none, rounds are asked for."""
     return "target" in values or name == "target"
 
 

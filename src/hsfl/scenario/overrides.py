@@ -9,7 +9,7 @@ from typing import Any
 from hsfl.errors import ScenarioError, nearest
 from hsfl.scenario.toml_format import plain
 
-#: In place of a tier's name: all of them.
+#: Stands in place of a tier's name for all tiers.
 EVERY = "*"
 #: Fields that exclude each other: an override of one displaces the others.
 _ALTERNATIVES = {
@@ -17,7 +17,7 @@ _ALTERNATIVES = {
     "convergence": [{"target"}, {"rounds", "slack"}],
     "data": [{"name"}, {"factory"}],
 }
-#: Fields that belong to what another one names: an override of that one removes them.
+#: Fields that belong to what another field names: an override of the other field removes them.
 _BELONGING = {
     "strategy.name": ("cuts", "intervals"),
     "training.averaging": ("proximal", "server"),
@@ -28,7 +28,7 @@ _BELONGING = {
 def with_fields(raw: dict[str, Any], overrides: Mapping[str, Any], source: str) -> dict[str, Any]:
     """`raw`, changed in place: values by path, where None removes a field.
 
-    What other fields belong to comes first, because those of what was there before go with it.
+    Fields to which others belong are set first, because setting one removes the others.
     """
     for path, value in sorted(overrides.items(), key=lambda item: item[0] not in _BELONGING):
         try:

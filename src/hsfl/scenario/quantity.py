@@ -24,7 +24,7 @@ class Quantity:
     numbers: tuple[float, ...]
 
     def draw(self, count: int, rng: np.random.Generator) -> FloatArray:
-        """One number per entity; normal draws are repeated until positive. A larger tier starts with the same ones."""
+        """One number per entity; normal draws are repeated until positive. A larger tier begins with the same."""
         if self.form == "list":
             return np.array(self.numbers)
         if self.form == "value":

@@ -138,7 +138,7 @@ class Scenario:
     def training_problem(self) -> Problem:
         """The problem a training run starts from: without a target, and with the constants as far as they are known.
 
-        All of them are known where the run takes the scenario's and does not measure its own.
+        All constants are known where the run takes those of the scenario and measures none.
         """
         measured = self.spec.strategy.constants == "measured"
         drift = self.spec.strategy.drift or ("energy" if measured else self.spec.convergence.drift or "refined")
@@ -244,7 +244,7 @@ class Scenario:
         return np.array(values, dtype=float)
 
     def _dissimilarity(self, needed: bool) -> FloatArray | None:
-        """(M, L): as given per tier, or from clients' for random grouping, (J_m - 1) / (N - 1) zeta_l^2."""
+        """(M, L): dissimilarity as given per tier, or as random groups of clients have, (J_m - 1) / (N - 1) zeta_l^2."""
         field, tiers, profile = "gradient_dissimilarity", len(self.spec.tiers), self.profile
         values = self.spec.convergence.gradient_dissimilarity
         if values is not None and isinstance(values[0], list):
@@ -262,7 +262,7 @@ class Scenario:
         return (entities[:, None] - 1) / max(1, self.system.num_clients - 1) * clients
 
     def _coding_noise(self, variance: FloatArray | None) -> FloatArray | None:
-        """(2, C, L): from what int4 adds as given, or as is usual; None where no code is planned."""
+        """(2, C, L): the noise of codes, from what int4 adds, given or usual; None where no code is planned."""
         if not self.system.plans_codes:
             return None
         noise = usual_coding_noise(np.zeros(len(self.profile)) if variance is None else variance)
@@ -295,8 +295,8 @@ class Scenario:
     def with_target(self, problem: Problem) -> Problem:
         """Fill in epsilon, as given or by the rounds that full synchronisation would need with these constants.
 
-        Those are rounds at the given learning rate, or at 1/smoothness where that is less: above it the bound ends.
-        They are rounds of all clients, so that plans for cohorts of any size have one target.
+        These rounds are at the given learning rate, or at 1/smoothness where that is less: above it the bound ends. All
+        clients take part in them, so that plans for cohorts of any size have one target.
         """
         spec = self.spec.convergence
         if problem.constants.by_loss:

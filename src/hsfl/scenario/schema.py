@@ -198,7 +198,7 @@ class ScenarioFile(Section):
 
 
 def nested(field: FieldInfo | None) -> type[BaseModel] | None:
-    """The section that a field holds, if it does."""
+    """The section that a field holds; None where it holds none."""
     kinds = () if field is None else (field.annotation, *get_args(field.annotation))
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 

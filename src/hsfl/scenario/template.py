@@ -41,7 +41,7 @@ def scenario_text(raw: Mapping[str, Any]) -> str:
 
 
 def field_reference() -> str:
-    """docs/scenario.md's tables: every field with its type, default and meaning, in Markdown."""
+    """The tables of docs/scenario.md: every field with its type, default and meaning, in Markdown."""
     parts = []
     sections: dict[str, type[BaseModel]] = {"": ScenarioFile, **SECTIONS}
     for name, section in sections.items():

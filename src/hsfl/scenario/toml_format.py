@@ -27,7 +27,7 @@ def toml_value(value: Any) -> str:
 
 
 def toml_or_text(text: str) -> Any:
-    """What a person wrote for a value: TOML's notation, or else plain text; the shell takes quotes off."""
+    """The value that a person wrote, in TOML's notation or else as plain text, since the shell takes quotes off."""
     if "\n" in text:
         return text
     try:
