@@ -57,7 +57,7 @@ CodeOption = Annotated[
 DebugOption = Annotated[
     bool, typer.Option("--debug", help="Show the whole traceback of whatever ends the command early.")
 ]
-#: What no system takes for a path, however it is used.
+#: Characters that no system takes in a path, however it is used.
 _IMPOSSIBLE = {errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ELOOP}
 
 

@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _run() -> int:
-    """The exit code."""
+    """Run the command; the exit code."""
     try:
         code = app(standalone_mode=False, prog_name="hsfl")
         return code if isinstance(code, int) else 0  # typer turns an interrupt into 130
@@ -71,12 +71,12 @@ def _sentence(error: Exception, debug: bool) -> str:
 
 
 def _debugging() -> bool:
-    """Looked up here rather than parsed: errors of usage are shown too, and they end the parsing."""
+    """Whether --debug is given: looked up rather than parsed, because errors of usage, shown too, end the parsing."""
     return "--debug" in sys.argv[1:] or os.environ.get("HSFL_DEBUG", "0") not in ("", "0")
 
 
 def _traceback(error: BaseException) -> str:
-    """With everything that led to the error, also what its sentence stands for."""
+    """The traceback, with everything that led to the error, also what its sentence stands for."""
     cause: BaseException | None = error
     seen: list[BaseException] = []
     while cause is not None and cause not in seen:
@@ -87,7 +87,7 @@ def _traceback(error: BaseException) -> str:
 
 
 def _logged(error: Exception) -> str:
-    """Where the traceback has been written: the working directory, or where there is room for what is temporary."""
+    """The file the traceback has been written to: in the working directory, or else in the temporary folder."""
     system = f"hsfl {__version__}, Python {platform.python_version()}, {platform.platform()}"
     text = f"{system}\n{sys.argv}\n\n{_traceback(error)}"
     name = f"hsfl-error-{time.strftime('%Y%m%d-%H%M%S')}"

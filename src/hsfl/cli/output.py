@@ -38,7 +38,7 @@ class _Lossy(io.RawIOBase):
 
 @contextmanager
 def lossy_output() -> Iterator[None]:
-    """Writing to stdout and stderr never fails in here, nor when Python ends; `lost` says what became of it."""
+    """Writing to stdout and stderr never fails in this context, nor when Python ends; `lost` says what became of it."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = map(_lossy, before)
     try:
@@ -51,7 +51,7 @@ def lossy_output() -> Iterator[None]:
 
 @contextmanager
 def may_get_lost() -> Iterator[None]:
-    """What is written in here matters less than what is done: if it gets lost, nobody hears of it."""
+    """A context whose output matters less than what is done in it: output that gets lost is not reported."""
     try:
         yield
     finally:
@@ -61,7 +61,7 @@ def may_get_lost() -> Iterator[None]:
 
 
 def lost() -> OSError | None:
-    """Why something that was written to stdout got lost; None if nothing was."""
+    """Why output to stdout got lost; None where none did."""
     sys.stdout.flush()
     file = _file(sys.stdout)
     return None if file is None else file.error

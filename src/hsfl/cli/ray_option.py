@@ -9,7 +9,7 @@ from typer.core import TyperCommand
 
 
 def _cluster(given: str | None) -> str | None:
-    """As `hsfl.run` takes it: "ray", "ray:HOST:PORT" or "ray://HOST:PORT"."""
+    """The cluster as `hsfl.run` takes it: "ray", "ray:HOST:PORT" or "ray://HOST:PORT"."""
     if not given:
         return given if given is None else "ray"
     return given if given.startswith("ray://") else f"ray:{given}"
@@ -28,7 +28,7 @@ RayOption = Annotated[
 
 
 class AddressMayBeLeftOut(TyperCommand):
-    """A command whose option --ray takes an address, or none: what follows is one if it is auto or has a colon."""
+    """A command whose option --ray may stand without an address: the next word is one if it is auto or has a colon."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given = list(args)

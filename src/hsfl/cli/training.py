@@ -271,7 +271,7 @@ def check_what(verb: str, scenario: str | None, resume: Path | None, out: Path |
 
 
 def changes_of(resume: Path, scenario: str | None, overrides: dict[str, Any]) -> dict[str, Any]:
-    """What options, and the scenario if one is named, change of a run; HsflError where that is more than may change."""
+    """The changes that options, and the scenario if one is named, make to a run; HsflError where they are too many."""
     if scenario is None:
         return overrides
     from hsfl.runs import resuming

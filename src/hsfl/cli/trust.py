@@ -72,7 +72,7 @@ def _place() -> Path:
 
 
 def _trusted() -> dict[str, str]:
-    """The digests of what is trusted, by name."""
+    """The digests of all trusted code, by its name."""
     try:
         known = json.loads(_place().read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
