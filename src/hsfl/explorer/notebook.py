@@ -29,7 +29,7 @@ class Explorer:
         return self._server.url
 
     def close(self) -> None:
-        """Serve it no longer."""
+        """Serve the page no longer."""
         self._server.close()
 
     def __repr__(self) -> str:

@@ -42,7 +42,7 @@ class Asked(BaseModel):
 
 
 class OwnPlan(Asked):
-    """A plan by hand; without intervals, in the best ones for its cuts."""
+    """A plan by hand; without intervals it takes the best ones for its cuts."""
 
     cuts: Annotated[list[int], Field(max_length=64)]
     intervals: Annotated[list[int], Field(max_length=64)] | None = None
@@ -52,7 +52,7 @@ class PlanAsked(Asked):
     """All that a window shows of a scenario."""
 
     scenario: Annotated[str, Field(max_length=200)] = ""
-    """A built-in one; empty for the one that was given."""
+    """The name of a built-in scenario; empty for the one that was given."""
     changes: Annotated[dict[str, Text], Field(max_length=1000)] = {}
     """Fields by path, as one writes them; empty text removes a field."""
     own: OwnPlan | None = None
@@ -61,14 +61,14 @@ class PlanAsked(Asked):
 
 
 class SweepAsked(PlanAsked):
-    """A sweep of one field besides."""
+    """What a window shows, and a sweep of one field besides."""
 
     field: Text
     values: Annotated[list[Text], Field(min_length=1, max_length=_SWEPT)]
 
 
 class PlanPage:
-    """Answers about one scenario, and about the built-in ones. `command` is what hsfl plan is given for it."""
+    """Answers about one scenario, and about the built-in ones. `command` is how hsfl plan would be given it."""
 
     def __init__(self, scenario: Scenario, command: str | None) -> None:
         self._given = replace(scenario, profiler=_once(scenario.profiler))
@@ -126,14 +126,14 @@ class PlanPage:
         return {"name": "scenario.toml", "text": scenario_text(scenario.raw), "note": note}
 
     def wrong(self, error: HsflError, asked: PlanAsked) -> dict[str, Any]:
-        """A sentence, without the name of the scenario, and the field it belongs to: one it names, or the last one."""
+        """What is wrong, without the scenario's name, and in which field: one that the sentence names, or the last."""
         source = f"scenario {asked.scenario}" if asked.scenario else self._given.source
         named = [path for path in asked.changes if path in str(error)] or list(asked.changes)
         sentence = str(error).removeprefix(f"{source}: ")
         return {"error": sentence, "field": named[-1] if named else None, **self._form(asked)}
 
     def _form(self, asked: PlanAsked) -> dict[str, Any]:
-        """The fields, so that they can be put right even where no plan was ever made."""
+        """The fields of the form, so that they can be put right even where no plan was ever made."""
         try:
             base = self._base(asked)
         except HsflError:
@@ -155,7 +155,7 @@ class PlanPage:
         return api.load_scenario(asked.scenario)
 
     def _commands(self, asked: PlanAsked) -> dict[str, str]:
-        """What to type for the same; a field that is taken away needs the saved file."""
+        """The commands that do the same; where a field is taken away they need the saved file."""
         name = asked.scenario or self._command
         if name is None or not all(asked.changes.values()):
             name, changes = "scenario.toml", {}
@@ -200,7 +200,7 @@ def _check_field(scenario: Scenario, path: str) -> None:
 
 
 def _own(scenario: Scenario, result: PlanResult, asked: PlanAsked) -> dict[str, Any] | None:
-    """A plan by hand with what it costs against the plan; or why it is none."""
+    """A plan by hand with what it costs against the best one, or why it cannot be a plan."""
     if asked.own is None:
         return None
     planned = scenario.with_overrides({"training.learning_rate": result.evaluation.learning_rate})

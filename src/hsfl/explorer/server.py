@@ -25,7 +25,7 @@ from hsfl.errors import HsflError, raised
 
 #: Whether whoever asked has gone, so that an answer is no longer worth its time.
 Gone = Callable[[], bool]
-#: What answers: from the bytes of a request to plain values.
+#: A function that answers: from the bytes of a request to plain values.
 Answer = Callable[[bytes, Gone], Any]
 _MAX_REQUEST = 1 << 20
 _POLICY = (
@@ -87,7 +87,7 @@ class PageServer(ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A window that is closed while it is answered is nothing to report."""
+        """Report nothing where a window was closed while it was being answered."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -138,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, text.encode(), "application/json; charset=utf-8")
 
     def _name(self) -> str | None:
-        """What is asked for, below the token; None where the request was refused."""
+        """The name of what is asked for, below the token; None where the request was refused."""
         if not self.server.knows(self.headers.get("Host", "")):
             self._refuse(HTTPStatus.FORBIDDEN, "this is not a name of this machine; use the address that was printed")
             return None
@@ -176,4 +176,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """The terminal stays as it is."""
+        """Print nothing about requests."""

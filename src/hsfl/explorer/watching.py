@@ -15,7 +15,7 @@ from hsfl.runs.reading import Run
 from hsfl.runs.stopping import round_limit
 from hsfl.scenario.schema import ScenarioFile
 
-#: Rounds per second are those of about the last so many seconds.
+#: Over about how many of the last seconds rounds per second are counted.
 _WINDOW_S = 60.0
 _FILES = ("scenario.toml", "environment.json", "metrics.jsonl", "plans.jsonl", "labels.json", "summary.json")
 
@@ -93,7 +93,7 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def _version(place: Path) -> str:
-    """Changes whenever a file of a run does."""
+    """A text that changes whenever a file of a run does."""
     found = []
     for name in _FILES:
         try:

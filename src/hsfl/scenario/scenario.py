@@ -244,7 +244,7 @@ class Scenario:
         return np.array(values, dtype=float)
 
     def _dissimilarity(self, needed: bool) -> FloatArray | None:
-        """(M, L): dissimilarity as given per tier, or as random groups of clients have, (J_m - 1) / (N - 1) zeta_l^2."""
+        """(M, L): dissimilarity, given per tier, or that of clients grouped at random, (J_m - 1) / (N - 1) zeta_l^2."""
         field, tiers, profile = "gradient_dissimilarity", len(self.spec.tiers), self.profile
         values = self.spec.convergence.gradient_dissimilarity
         if values is not None and isinstance(values[0], list):
