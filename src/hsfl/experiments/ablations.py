@@ -115,7 +115,7 @@ def intervals(settings: Settings, found: Found) -> Result:
 
 
 def _faster_than_psl(learnt: list[tuple[Run, Run]], seeds: int, level: float, paper: float) -> tuple[str, str]:
-    """What was measured, in the seeds in which PSL learns, and the verdict; `learnt` are its runs and the planned."""
+    """What was measured, in the seeds in which PSL learns, and the verdict; `learnt` has PSL's and the planned runs."""
     if not learnt:
         return "the mean of PSL's copies never leaves chance", HOLDS
     ratio = slowdown([psl for psl, _ in learnt], [planned for _, planned in learnt], level)

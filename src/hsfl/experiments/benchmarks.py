@@ -14,10 +14,10 @@ from hsfl.planner import baselines
 from hsfl.runs.reading import Run
 
 STRATEGIES = ("HSFL", "RMA+MS", "MA+RMS", "RMA+RMS", "DAMA+RMS", "RMA+AMS")
-#: Besides them: the reference of accuracies, and AMS where averages count.
+#: Trained besides the benchmarks: the reference of accuracies, and AMS where averages count.
 FULL_SYNC, VARIANT = "full sync", "RMA+AMS-averages"
 PARTITIONS = {"iid": "IID", "shards": "non-IID"}
-#: Every planned half by the paper's bound, plain averages, 32 bits; or all that hsfl has.
+#: Pairings: every planned half by the paper's bound, plain averages, 32 bits; or all that hsfl has.
 AS_PAPER, AS_HSFL = "as the paper plans", "as hsfl plans"
 PAIRINGS: dict[str, dict[str, Any]] = {
     AS_PAPER: {"strategy.drift": "paper", "convergence.drift": "paper"},
@@ -34,7 +34,7 @@ def strategies(settings: Settings, pairing: str) -> tuple[str, ...]:
 
 
 def runs(settings: Settings, changes: Mapping[str, Mapping[str, Any]] | None = None) -> Wanted:
-    """By pairing, data set, partition, strategy and seed; `changes` are overrides by strategy."""
+    """The runs by pairing, data set, partition, strategy and seed; `changes` are overrides by strategy."""
     wanted: Wanted = {}
     for pairing, planned in PAIRINGS.items():
         for dataset in settings.datasets:
@@ -54,7 +54,7 @@ def runs(settings: Settings, changes: Mapping[str, Mapping[str, Any]] | None = N
 def full_sync_cuts(settings: Settings, overrides: Mapping[str, Any] | None = None) -> tuple[int, ...]:
     """The cuts of full synchronisation: its accuracy does not depend on them, its time does, and these are the best.
 
-    `overrides` may change what its links carry, and so its cuts.
+    `overrides` may change what links carry, and so the cuts.
     """
     problem = settings.scenario(settings.dataset, "iid", settings.seeds[0], overrides).training_problem
     return baselines.full_sync_cuts(problem)
@@ -176,7 +176,7 @@ def significantly_faster(
 
 
 def _slower_without_iid(of: Mapping[str, ByStrategy], target: Mapping[str, float], dataset: str) -> Claim:
-    """Rounds of a strategy are as long with either partition, so it is their number that tells."""
+    """The claim that all need more rounds on non-IID data; a round is as long with either partition."""
     level = min(target.values())
     rounds = {s: [times_to(of[p][s], level, "round") for p in ("iid", "shards")] for s in STRATEGIES}
     slower = [shards.mean > iid.mean for iid, shards in rounds.values()]
@@ -189,7 +189,7 @@ def _slower_without_iid(of: Mapping[str, ByStrategy], target: Mapping[str, float
 
 
 def as_accurate(what: str, runs: list[Run], others: list[Run], paper: str = "comparable", within: float = 1.0) -> Claim:
-    """Ending within so many points, a point being what the paper calls comparable; within twice as many is in part."""
+    """The claim to end within so many points, one being "comparable" in the paper; within twice as many is in part."""
     gained = ahead(runs, others)
     return Claim(
         what,

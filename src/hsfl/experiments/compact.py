@@ -24,7 +24,7 @@ SUFFIX = ".runs.json"
 
 
 def write_runs(folder: Path, recipe: Recipe, settings: Settings, found: Found) -> None:
-    """Write NAME.runs.json, if the recipe trains anything and can be shown from it; a line per run."""
+    """Write NAME.runs.json, a line per run, if the recipe trains anything and can be shown from such a file."""
     if not found or recipe.every_round:
         return
     head = json.dumps({"recipe": recipe.name, "settings": asdict(settings)})
@@ -34,7 +34,7 @@ def write_runs(folder: Path, recipe: Recipe, settings: Settings, found: Found) -
 
 
 def read_runs(path: Path) -> tuple[Settings, dict[Key, Run]]:
-    """What `write_runs` wrote; HsflError where it is something else."""
+    """The runs that `write_runs` wrote; HsflError where the file is something else."""
     try:
         given = json.loads(path.read_text(encoding="utf-8"))
         settings = Settings(**given["settings"] | {"seeds": tuple(given["settings"]["seeds"])})

@@ -24,7 +24,7 @@ from hsfl.runs.reading import Run
 
 #: The strategies that the paper has numbers of, and for how many rounds they are trained at most until they converge.
 HEADLINE, MOST_ROUNDS = ("HSFL", "MA+RMS", "RMA+RMS"), 8000
-#: The paper's: (accuracy gained over MA+RMS in points, times faster than it), on CIFAR-10 and MNIST, IID and not.
+#: The paper's numbers: (accuracy gained over MA+RMS in points, times as fast), on CIFAR-10 and MNIST, IID and not.
 _PAPER = {
     ("cifar10", "iid"): (2.1, 8.1),
     ("cifar10", "shards"): (8.8, 8.0),
@@ -35,7 +35,7 @@ _AT_LEAST = 9.0
 
 
 def runs(settings: Settings) -> Wanted:
-    """Those of fig4, but that the headline strategies go on until they converge, at full size."""
+    """The runs of fig4, in which at full size the headline strategies go on until they converge."""
     until = {"stopping.rounds": MOST_ROUNDS, "stopping.until_converged": True}
     return benchmarks.runs(settings, {} if settings.quick else dict.fromkeys(HEADLINE, until))
 
@@ -89,7 +89,7 @@ def converged_time(settings: Settings, found: Found) -> Result:
 
 
 def accuracies(runs: list[Run]) -> Spread:
-    """Where they converged, in percent."""
+    """The accuracies at which runs converged, in percent."""
     return Spread(tuple(100 * converged(run).accuracy for run in runs))
 
 
@@ -179,7 +179,7 @@ def _past(of: ByStrategy, target: float, how: str, where: str) -> list[Claim]:
 
 
 def _bars(places: Mapping[str, tuple[ByStrategy, float]]) -> list[Panel]:
-    """By place (data set and partition): every strategy's runs, and the target."""
+    """Bars over places (data set and partition); `places` has every strategy's runs there, and the target."""
 
     def series(read: Callable[[Run, float], float]) -> list[Series]:
         found = []

@@ -27,7 +27,7 @@ _MIDDLE = (0.05, 0.95)
 def planned_by_the_paper(settings: Settings, dataset: str) -> Problem:
     """The setting with the constants of its scenario and the paper's bound; smoothness at most 1/step, as in training.
 
-    Its plans have every interval 1, whatever the cuts.
+    Plans by this setting have every interval 1, whatever the cuts.
     """
     problem = settings.scenario(dataset, "iid", settings.seeds[0]).bare_problem
     smoothness = min(problem.constants.smoothness, 1 / problem.step)
@@ -36,7 +36,7 @@ def planned_by_the_paper(settings: Settings, dataset: str) -> Problem:
 
 
 def seconds_per_round(problem: Problem, strategy: Named, plan: Plan, rounds: int) -> float:
-    """The mean over the rounds that a plan is held, each average in the round it falls on."""
+    """Seconds per round while a plan is held, each average counted in the round it falls on."""
     averaged = [sum(strategy.averages(plan, m, r) for r in range(1, rounds + 1)) for m in range(len(plan.intervals))]
     aggregation = aggregation_latency(problem, plan.cuts)
     return float(split_latency(problem, plan.cuts)) + float(aggregation @ np.array(averaged)) / rounds

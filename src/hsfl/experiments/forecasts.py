@@ -22,18 +22,18 @@ from hsfl.theory.latency import round_latency
 #: Forecasts are made after these shares of a run's rounds; claims are about a fifth.
 MOMENTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 FIFTH = 0.2
-#: The targets are the losses that the run has after these shares of its rounds, if that is later by at least `_AHEAD`.
+#: Targets are the losses of a run after these shares of its rounds, if that is later by at least `_AHEAD`.
 REACHED = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _AHEAD = 0.2
 #: A forecast is right within this factor, either way.
 FACTOR = 1.5
-#: What is forecast, and what happened.
+#: What is forecast, and the field of `_Said` with what happened.
 _TOOK = {"rounds": "took_rounds", "seconds": "took_s"}
 _PERCENT = [round(100 * moment) for moment in MOMENTS]
 
 
 def runs(settings: Settings) -> Wanted:
-    """Those of `fig4`, `slack` and `beyond` that plan all of it or average in every round."""
+    """The runs of `fig4`, `slack` and `beyond` that plan cuts and intervals, or average in every round."""
     wanted: Wanted = {
         key[1:]: scenario
         for key, scenario in benchmarks.runs(settings).items()
@@ -51,7 +51,7 @@ class _Said:
 
     moment: float
     loss: float
-    """At that moment."""
+    """The loss at the moment of the forecast."""
     rounds: float
     took_rounds: float
     seconds: float
@@ -141,17 +141,17 @@ def forecast(settings: Settings, found: Found) -> Result:
 
 
 def _ratios(of: list[_Said], moment: float, unit: str, took: str) -> list[float]:
-    """Predicted over happened, of every forecast made then; infinite where none was made."""
+    """Predicted over happened, for every forecast of one moment; infinite where none was made."""
     return [getattr(s, unit) / getattr(s, took) for s in of if s.moment == moment]
 
 
 def _quantiles(ratios: list[float]) -> list[float | None]:
-    """A tenth is less, the middle, a tenth is more."""
+    """Three numbers: a tenth of all is below the first, half below the second, a tenth above the third."""
     return [round(float(q), 3) for q in np.quantile(ratios, (0.1, 0.5, 0.9))] if ratios else [None] * 3
 
 
 def _share(of: list[_Said], moment: float, unit: str) -> float:
-    """How many in a hundred are within the factor."""
+    """The share of forecasts, in percent, that are within the factor."""
     right = [1 / FACTOR < ratio < FACTOR for ratio in _ratios(of, moment, unit, _TOOK[unit])]
     return round(100 * float(np.mean(right or [False])), 1)
 

@@ -26,13 +26,13 @@ from hsfl.runs.reading import Run
 PLANNED, CORRECTED, TOGETHER = "planned", "planned, corrected", "planned, corrected, coded"
 _BY_LOSS = {"strategy.name": "HSFL", "strategy.drift": "energy"}
 _CORRECTED = {"training.averaging": "corrected"}
-#: By what is trained and partition: how many times as fast as full synchronisation it is to be.
+#: How many times as fast as full synchronisation each is to be, by what is trained and by partition.
 AIMS = {
     PLANNED: {"iid": 1.35, "shards": 1.0},
     CORRECTED: {"iid": 1.4, "shards": 1.15},
     TOGETHER: {"iid": 4.0, "shards": 3.5},
 }
-#: By how many points less than full synchronisation it may end.
+#: How many points below full synchronisation a run may end.
 POINTS = 0.7
 #: How much longer than the best fixed plan a planned run may take.
 LONGER = 0.05
@@ -55,7 +55,7 @@ def _variants(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def _partitions(settings: Settings) -> dict[str, str]:
-    """With their words; non-IID data only when quick."""
+    """The partitions, with the words for them; non-IID data only when quick."""
     return {name: word for name, word in PARTITIONS.items() if name == "shards" or not settings.quick}
 
 
@@ -132,7 +132,7 @@ def _bars(gains: dict[str, dict[str, Spread | None]]) -> Panel:
 
 
 def _numbers(runs: list[Run], target: float) -> list[str]:
-    """Of `_NUMBERS`."""
+    """The columns `_NUMBERS` for the runs of all seeds."""
     pace = Spread(tuple(1000 * run.metrics[-1].time_s / run.metrics[-1].round for run in runs))
     times, rounds = times_to(runs, target), times_to(runs, target, "round")
     return [f"{target:.0%}", times.text(0), rounds.text(0), pace.text(0), finals(runs).text(2)]

@@ -30,5 +30,5 @@ def vgg16_batch_norm() -> nn.Module:
 
 
 def lenet5_batch_norm() -> nn.Module:
-    """LeNet-5 likewise."""
+    """LeNet-5 with batch normalisation, by the statistics of each client's own mini-batch."""
     return _normalised("lenet5", nn.BatchNorm2d)

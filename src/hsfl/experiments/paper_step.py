@@ -1,7 +1,7 @@
 """The paper's own step: plain SGD at 5e-4, with a normalisation that lets it learn, and what intervals do there.
 
-Drift grows with the square of the step, so at a step 200 times smaller than that of the other experiments intervals may
-be longer that do no harm.
+Drift grows with the square of the step. At a step 200 times smaller than in the other experiments, longer intervals may
+do no harm.
 """
 
 from __future__ import annotations

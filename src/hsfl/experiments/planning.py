@@ -42,7 +42,7 @@ def _step(optimizer: str, rate: float) -> dict[str, Any]:
 def _tried(settings: Settings) -> dict[str, dict[str, dict[str, Any]]]:
     """Full synchronisation with several optimisers, steps and normalisations, and plans.
 
-    By group and label: what is particular. The group `mnist` is trained on MNIST, the others on CIFAR-10.
+    The overrides by group and label. The group `mnist` is trained on MNIST, the others on CIFAR-10.
     """
     if settings.quick:
         sync = fixed(settings.cuts, (1, 1))
@@ -119,7 +119,7 @@ def setting(settings: Settings, found: Found) -> Result:
 
 
 def _axis(group: str) -> dict[str, Any]:
-    """Plans differ in time; all else is shown by rounds."""
+    """The axis of a group: simulated time for plans, which differ in it, rounds for all else."""
     return {} if group == PLANNED else {"x": lambda line: float(line.round), "x_label": "rounds"}
 
 
@@ -147,7 +147,7 @@ def _with_full_sync(settings: Settings, planned: dict[str, dict[str, Any]]) -> W
 
 
 def models(settings: Settings, found: Found) -> Result:
-    """What each drift model plans with the same target, and what that reaches."""
+    """What each drift model plans with the same target, and what its plans reach."""
     panels, rows, claims = [], [], []
     for partition, word in PARTITIONS.items():
         of, target = _gains(settings, found, partition, MODELS)
@@ -238,7 +238,7 @@ def _whole_time(runs: list[Run]) -> Spread:
 
 
 def drift_runs(settings: Settings) -> Wanted:
-    """Planned runs of `slack`."""
+    """The planned runs of `slack`."""
     return {key: scenario for key, scenario in slack_runs(settings).items() if key[1] != FULL_SYNC}
 
 

@@ -75,12 +75,12 @@ def _random_system(rng: np.random.Generator) -> System:
 
 @cache
 def _paper(drift: str) -> Problem:
-    """The scenario `paper`; for the refined model its clients differ as the catalog's profile says."""
+    """The scenario `paper`; where the refined model needs it, clients differ as the catalog's profile says."""
     return load_scenario("paper", {"convergence.drift": drift}).problem
 
 
 def _spread(rng: np.random.Generator, low: float, high: float, size: int | None = None) -> Any:
-    """Log-uniform."""
+    """A number drawn log-uniformly."""
     return np.exp(rng.uniform(np.log(low), np.log(high), size))
 
 

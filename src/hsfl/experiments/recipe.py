@@ -19,11 +19,11 @@ Found = Mapping[Key, Run]
 
 @dataclass(frozen=True)
 class Recipe:
-    """`hsfl reproduce NAME`."""
+    """What `hsfl reproduce NAME` does."""
 
     name: str
     about: str
     show: Callable[[Settings, Found], Result]
     runs: Callable[[Settings], Wanted] = lambda settings: {}
     every_round: bool = False
-    """Whether it looks at all rounds of a run, not at evaluations and plans alone."""
+    """Whether the recipe looks at all rounds of a run, not at evaluations and plans alone."""

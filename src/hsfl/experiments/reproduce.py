@@ -26,7 +26,7 @@ from hsfl.scenario.scenario import Scenario
 
 @dataclass
 class RunCounts:
-    """What people are told: of how many runs so many are done, and which one is being trained."""
+    """What people are told: how many of the runs are done, and which one is being trained."""
 
     total: int = 0
     done: int = 0
@@ -51,7 +51,7 @@ def reproduce(
     on_progress: Callable[[RunCounts], None] = lambda counts: None,
     on_found: Callable[[Recipe, Found], None] = lambda recipe, found: None,
 ) -> Iterator[Result]:
-    """The results of recipes, each as soon as its runs are there; `on_found` hears of these.
+    """The results of recipes, each as soon as its runs are there; `on_found` hears of the runs of each.
 
     With several jobs, so many runs are trained side by side before the first result, each on one core; callbacks then
     hear nothing. A `pool` trains them instead: its processes may be on other machines that share the store's folder.
@@ -128,7 +128,7 @@ def _side_by_side(
             raise
 
 
-#: In a process that trains: it was asked to stop, and begins nothing more.
+#: Whether a process that trains was asked to stop, and begins nothing more.
 _stopped = threading.Event()
 
 
@@ -186,5 +186,5 @@ def _words(key: Key, scenario: Scenario) -> str:
 
 
 def _same(scenario: Scenario) -> str:
-    """Equal for scenarios that are one and the same run."""
+    """A key that is equal for scenarios that are one and the same run."""
     return repr(dict(scenario.raw))

@@ -1,7 +1,7 @@
 """Figures 6 and 7: scarcer and richer compute and communication, for the strategies and for fewer tiers.
 
-A strategy that plans is asked again on every system. One that does not is trained once and timed on all of them, and
-so is one that plans where it chooses the same.
+A strategy that plans is asked again on every system. Any other is trained once and timed on all of them, and so is a
+strategy that plans, as far as it chooses the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hsfl.scenario.scenario import Scenario
 KINDS = ("compute", "communication")
 #: Factors closer than this are alike.
 _ALIKE = 1.02
-#: The factor by which the time grows on the scarcest system, by who.
+#: The factor by which the time grows on the scarcest system, for each strategy or system.
 Factors = Mapping[str, Ratio]
 
 
@@ -80,7 +80,7 @@ def trees(settings: Settings, found: Found) -> Result:
 
 
 def _least(times: Factors) -> str:
-    """Whether the first of them grows by the least factor; in part if by less than some."""
+    """The verdict on whether the first grows by the least factor; in part if by less than some others."""
     first, *others = times.values()
     if not first.mean:
         return FAILS

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 HOLDS, EXCEEDS, IN_PART, FAILS = "holds", "exceeds", "in part", "does not hold"
-#: Of what goes further than the paper: measured, and not judged by it.
+#: The verdict on what goes further than the paper: measured, and not judged by it.
 PAST = "past the paper"
 VERDICTS = (HOLDS, EXCEEDS, IN_PART, FAILS, PAST)
 
@@ -78,7 +78,7 @@ class Result:
     rows: Sequence[Sequence[Any]]
     claims: Sequence[Claim]
     notes: Sequence[str] = field(default_factory=tuple)
-    """How to read it: definitions, what was fixed, what differs from the paper."""
+    """How to read the result: definitions, what was fixed, what differs from the paper."""
 
     cost: Mapping[str, Any] = field(default_factory=dict)
     """What the runs took that no earlier recipe needed: their number, seconds of training, machines and versions."""

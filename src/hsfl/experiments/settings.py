@@ -15,7 +15,7 @@ from typing import Any
 from hsfl import api
 from hsfl.scenario.scenario import Scenario, scenario_from_dict
 
-#: By data set at full size: the built-in scenario, rounds, and what else is particular.
+#: For every data set at full size: the built-in scenario, rounds, and what else is particular.
 _FULL: dict[str, tuple[str, int, dict[str, Any]]] = {
     "cifar10": ("paper", 2000, {"data.augment": ["flip"]}),
     "mnist": ("paper-mnist", 800, {"execution.evaluate_every": 25, "training.learning_rate": 0.005}),
@@ -37,7 +37,7 @@ _QUICK_TRAINING: dict[str, Any] = {
 #: The planner's target: what full synchronisation would reach in so many rounds, made easier by so much of itself.
 HORIZON, SLACK = 3000.0, 3.0
 DEVICE_TO_CLOUD = "15 Mbps"
-#: How what links carry is written where it is coded: activations, gradients and averages of both tiers below the top.
+#: The codes where links are coded: activations, gradients and averages of both tiers below the top.
 LINKS = {"up": "int4", "down": "int4", "average": "int8"}
 CODED: dict[str, Any] = {"tiers.1.code": LINKS, "tiers.2.code": LINKS}
 
@@ -117,7 +117,7 @@ def fixed(cuts: tuple[int, ...], intervals: tuple[int, ...]) -> dict[str, Any]:
 
 
 def client_edge(scenario: Scenario) -> Scenario:
-    """Without the top tier: the edge servers hold the rest of the model, and the fed server averages them."""
+    """A scenario without its top tier: edge servers hold the rest of the model, and the fed server averages them."""
     raw = copy.deepcopy(dict(scenario.raw))
     raw["tiers"] = raw["tiers"][:-1]
     for link in ("uplink", "downlink"):
@@ -126,7 +126,7 @@ def client_edge(scenario: Scenario) -> Scenario:
 
 
 def one_edge_server(scenario: Scenario) -> Scenario:
-    """Without the top tier and with one edge server for all devices, which holds the rest of the model."""
+    """A scenario without its top tier and with one edge server for all devices, which holds the rest of the model."""
     raw = copy.deepcopy(dict(client_edge(scenario).raw))
     top = raw["tiers"][-1] = {key: value for key, value in raw["tiers"][-1].items() if not key.startswith("fed_")}
     top |= {"entities": 1, "compute": float(scenario.system.tiers[1].compute_flops[0])}
@@ -136,7 +136,7 @@ def one_edge_server(scenario: Scenario) -> Scenario:
 
 
 def client_cloud(scenario: Scenario) -> Scenario:
-    """Without the tiers between: devices and the cloud, over a slow link."""
+    """A scenario without the tiers between devices and the cloud, which have a slow link."""
     raw = copy.deepcopy(dict(scenario.raw))
     raw["tiers"] = [raw["tiers"][0], raw["tiers"][-1]]
     rate = DEVICE_TO_CLOUD if scenario.spec.model.name == "vgg16" else "1 Mbps"

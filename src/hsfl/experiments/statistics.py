@@ -23,7 +23,7 @@ MORE_ERROR = 1.25
 
 
 def evaluations(run: Run) -> list[RoundRecord]:
-    """The evaluations of a run. One that diverged gets those it lacks: at its own pace, and as good as untrained."""
+    """The evaluations of a run. A diverged run gets the missing ones: at its own pace, and as good as untrained."""
     lines = run.evaluations()
     if run.summary is None or run.summary.ended != DIVERGED:
         return lines
@@ -81,12 +81,12 @@ def target_of(runs: Sequence[Run]) -> float:
 
 
 def whole_percent(accuracy: float) -> float:
-    """Rounded down."""
+    """An accuracy rounded down to a whole percent."""
     return floor(100 * accuracy + 1e-9) / 100
 
 
 def has_learnt(run: Run) -> bool:
-    """Whether it ends at least 5 points above the model it began with."""
+    """Whether a run ends at least 5 points above the model it began with."""
     return final_accuracy(run) >= _accuracies(evaluations(run))[0] + 0.05
 
 
@@ -156,7 +156,7 @@ class Spread:
 
     @property
     def missed(self) -> int:
-        """The seeds in which it is infinite: what it counts never came."""
+        """The seeds in which the number is infinite: what it counts never came."""
         return sum(not isfinite(v) for v in self.values)
 
     @property
@@ -177,7 +177,7 @@ class Spread:
 
 
 def finals(runs: Sequence[Run]) -> Spread:
-    """Their final accuracies in percent."""
+    """The final accuracies of runs in percent."""
     return Spread(tuple(100 * final_accuracy(run) for run in runs))
 
 
@@ -188,17 +188,17 @@ def ahead(runs: Sequence[Run], others: Sequence[Run]) -> Spread:
 
 
 def times_to(runs: Sequence[Run], target: float, count: str = "time_s") -> Spread:
-    """As `time_to`, of each."""
+    """The time to the target of each run, as `time_to` has it."""
     return Spread(tuple(time_to(run, target, count) for run in runs))
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times longer others take to a target, seed by seed; of one that never gets there, at least its end."""
+    """How many times longer others take to a target, seed by seed; a run that never gets there counts with its end."""
 
     values: tuple[float, ...]
     never: int
-    """In so many seeds the other ends without reaching it."""
+    """The number of seeds in which the other ends without reaching the target."""
 
     @property
     def mean(self) -> float:

@@ -30,7 +30,7 @@ from hsfl.strategies import make_strategy
 DIVERGED = "diverged"
 #: The fields of [execution] that matter for neither the weights nor the plans.
 _ASIDE = {"device", "backend", "checkpoint_every", "keep_checkpoints"}
-#: The fields of [strategy] that matter only for one that plans more than once, or that needs constants.
+#: The fields of [strategy] that matter only for strategies that plan more than once, or that need constants.
 _PLANNING, _MEASURING = {"replan_every"}, {"constants", "probe_batches", "planner", "drift"}
 
 
@@ -44,7 +44,7 @@ class Store:
         self._known: dict[str, list[Run]] = {}
 
     def find(self, scenario: Scenario) -> Run | None:
-        """The run of a scenario, if one is stored that is also its run."""
+        """The stored run that is also the run of this scenario; None where there is none."""
         for run in self._runs(content(scenario)):
             if run.finished and (found := retimed(run, scenario)) is not None:
                 return found
@@ -90,7 +90,7 @@ class Store:
 
 
 def _close(folder: Path, why: str, wall_s: float) -> None:
-    """A run that diverged is a result too: it ends where it did."""
+    """End a diverged run where it diverged: it is a result, too."""
     last = Run.load(folder).metrics[-1]
     summary = Summary(ended=DIVERGED, why=why, rounds=last.round, time_s=last.time_s, wall_s=wall_s)
     write_whole(folder / "summary.json", summary.to_line().encode(), replace=True)
@@ -131,6 +131,6 @@ def _coded(codes: LinkCodes) -> list[str]:
 
 
 def _target(scenario: Scenario) -> dict[str, Any]:
-    """What plans depend on, besides machines and what is measured."""
+    """All that plans depend on besides machines and what is measured."""
     wanted = {"target", "rounds", "slack", "drift"} if scenario.spec.strategy.constants == "measured" else None
     return scenario.spec.convergence.model_dump(include=wanted)
