@@ -1,4 +1,4 @@
-"""Certificates for the machines of a run: an authority of its own, and one for every machine, which names it."""
+"""Certificates for the machines of a run: an authority for the run, and a certificate that names each machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DAYS = 365
 
 
 def write_certificates(folder: Path, names: Sequence[str]) -> None:
-    """authority.pem and .key, the run's token, and NAME.pem, .key and .token for every machine, into a new folder.
+    """Write authority.pem and .key, the run's token, and each machine's NAME.pem, .key and .token, into a new folder.
 
     Keys are for their owner only. The authority's key signs more machines; nobody needs it to run.
     """

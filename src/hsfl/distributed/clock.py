@@ -27,7 +27,7 @@ class MeasuredClock:
 
     @property
     def planned_s(self) -> float | None:
-        """What the scenario's machines would have taken for the same."""
+        """The seconds that the scenario's machines would have taken for the same."""
         return self._planned.time_s
 
     @planned_s.setter
@@ -57,7 +57,7 @@ class MeasuredClock:
         self._planned.see(system, codes)
 
     def split(self, cuts: Sequence[int], rounds: int = 1) -> None:
-        """After a round; else it is what measuring for a plan is charged."""
+        """Count a round or, if there was none, what measuring for a plan is charged."""
         machines, planned = self._machines, self._planned
         compute_s = {} if machines.left_out else machines.compute_s  # by what they have to do for all clients
         self._measured.see(compute_s, machines.bps, work_of(planned.problem, machines.places, cuts))
@@ -79,14 +79,14 @@ class MeasuredClock:
         self._tick({"move": self._planned.time_s - before})
 
     def parts(self) -> dict[str, tuple[float, float]]:
-        """Their sums are what passed, planned and measured, since they were last asked for."""
+        """The parts of the time since they were last asked for, planned and measured; their sums are all of it."""
         planned, measured = self._planned_parts, self._measured_parts
         self._planned_parts, self._measured_parts = {}, {}
         names = dict.fromkeys((*planned, *measured))
         return {name: (planned.get(name, 0.0), measured.get(name, 0.0)) for name in names}
 
     def _tick(self, planned: Mapping[str, float]) -> None:
-        """Count what the machines have spent since, whichever command it was for, and what was planned."""
+        """Count the time that machines have spent since the last tick, for whichever command, and what was planned."""
         spent = self._machines.spent_s
         took = {kind: spent[kind] - self._seen[kind] for kind in spent}
         self._seen = dict(spent)

@@ -71,7 +71,7 @@ class Cluster:
             self._machines.coordinator.leaving = True
 
     def _opened(self, places: Places, port: int) -> None:
-        """The coordinator listens."""
+        """Listen, as the coordinator."""
 
     def send(self, name: str, message: wire.Message, tensors: Sequence[Packed] = ()) -> None:
         if self._listener is not None:
@@ -88,7 +88,7 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """The run is over, or interrupted: then machines wait for it to be resumed."""
+        """End the run, or interrupt it: then machines wait until it is resumed."""
         if self._machines is not None and self._listener is not None:
             if error is None:
                 self._machines.coordinator.stop()

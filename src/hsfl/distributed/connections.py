@@ -26,11 +26,11 @@ from hsfl.distributed.tensors import Packed, WireError, check_declared
 from hsfl.errors import HsflError
 
 _LENGTH = struct.Struct("<I")
-#: What a message has beside its tensors, at most; and pieces up to so many bytes are sent together.
+#: The most bytes that a message has beside its tensors; pieces up to so many bytes are sent together.
 ENVELOPE_BYTES = 2**16
-#: The most messages that wait to be sent; who does not take them is not there.
+#: The most messages that wait to be sent; a peer that does not take them is not there.
 _WAITING = 4096
-#: Who has nothing to say says so every so many seconds.
+#: Seconds after which a machine with nothing to send says that it is there.
 SIGN_S = 20.0
 #: Tensors begin where torch lets its own begin: sums may depend on it.
 _ALIGNED = 64
@@ -63,13 +63,13 @@ def frame(message: wire.Message, tensors: Sequence[Packed] = ()) -> list[memoryv
 
 
 class Connection:
-    """One thread reads, one writes at a time. Broken or over, it raises OSError.
+    """A connection: one thread reads and one writes at a time. Once broken or over, it raises OSError.
 
     An encrypted socket is not for two threads at once, so that no call on it may wait: threads wait outside.
     """
 
     def __init__(self, plain: socket.socket, tls: ssl.SSLContext | None, dialled: str | None = None) -> None:
-        """`dialled` is the name of the machine that was dialled; None: it has dialled."""
+        """`dialled` is the name of the machine that was dialled; None where the peer has dialled."""
         plain.settimeout(None)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = plain
@@ -84,7 +84,7 @@ class Connection:
         self._begin = self._end = 0
 
     def begin(self) -> None:
-        """Prove who this machine is and see the peer's proof, where that is asked for: before anything else."""
+        """Before anything else, prove who this machine is and check the peer's proof, where proofs are asked for."""
         if isinstance(self._socket, ssl.SSLSocket):
             self._socket.do_handshake()
         self._socket.setblocking(False)
@@ -98,7 +98,7 @@ class Connection:
         return [value for part in shown.get("subject", ()) for key, value in part if key == "commonName"]
 
     def write(self, pieces: list[memoryview], *, wait: bool) -> list[memoryview]:
-        """Send the pieces; without waiting, as much as goes at once. What is left."""
+        """Send the pieces, or, without waiting, as much as goes at once; returns what is left."""
         for index, piece in enumerate(pieces):
             while len(piece):
                 try:
@@ -137,17 +137,17 @@ class Connection:
         return Arrived(message, tensors, size, sent_s, time.monotonic())
 
     def finish(self) -> None:
-        """Nothing more is written."""
+        """Say that nothing more will be written."""
         with suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_WR)
 
     def end(self) -> None:
-        """Whoever reads or writes is told that it is over."""
+        """Tell whoever reads or writes that the connection is over."""
         with suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """By the thread that reads, when nothing else uses it."""
+        """Close the socket; for the thread that reads, once nothing else uses it."""
         self.end()
         with self._one, suppress(OSError):
             self._socket.close()
@@ -192,7 +192,7 @@ class Connection:
             return count
 
     def _wait(self, why: OSError, event: int, timeout_s: float | None) -> None:
-        """Until the socket can be read or written; an encrypted one may want the other first."""
+        """Wait until the socket can be read or written; an encrypted one may want the other first."""
         if isinstance(why, ssl.SSLWantReadError):
             event = selectors.EVENT_READ
         elif isinstance(why, ssl.SSLWantWriteError):
@@ -244,12 +244,12 @@ class Stream:
         self.end()
 
     def end(self) -> None:
-        """Nothing more is sent or heard."""
+        """Send and hear nothing more."""
         with self._changed:
             self._over()
 
     def finish(self) -> None:
-        """Nothing more is sent but what waits."""
+        """Send what waits, and nothing more."""
         with self._changed:
             self._open = False
             self._changed.notify()
@@ -261,7 +261,7 @@ class Stream:
         self._changed.notify()
 
     def _send_waiting(self) -> None:
-        """Until the end; where there is nothing to send, a sign now and then that this machine is there."""
+        """Send what waits, until the end; where nothing does, a sign now and then that this machine is there."""
         with suppress(OSError):
             while True:
                 with self._changed:

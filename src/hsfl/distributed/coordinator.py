@@ -40,7 +40,7 @@ from hsfl.errors import HsflError
 
 T = TypeVar("T")
 Answer = tuple[wire.Done, dict[str, Named]]
-"""What came back once all were done, and the states that came with it, by name."""
+"""The answer to a command once all machines were done, and the states that came with it, by name."""
 
 
 class Transport(Protocol):
@@ -59,7 +59,7 @@ class Mark(NamedTuple):
     cuts: tuple[int, ...]
     seed: int
     codes: tuple[tuple[str, str, str], ...]
-    """Of every tier's links: up, down and average."""
+    """The codes of every tier's links: up, down and average."""
 
     def restore(self, position: int) -> wire.Restore:
         codes = [wire.Codes(up=up, down=down, average=average) for up, down, average in self.codes]
@@ -95,7 +95,7 @@ class Coordinator:
         self._see(Saved(frozenset()))
 
     def keep(self, mark: Mark, states: Mapping[str, Named]) -> None:
-        """These are the states of all machines now: from here all go on if one has lost what it saved itself."""
+        """Keep the states of all machines as they are now: all go on from here if one has lost what it saved itself."""
         self._base = self._at
         self._keep(mark, states)
 
@@ -109,12 +109,11 @@ class Coordinator:
 
     @property
     def _position(self) -> int:
-        """After all commands; `_at` is where the machines are."""
+        """The position after all commands; `_at` is where the machines are."""
         return self._base + len(self._journal)
 
     def change(self, settled: Callable[[wire.Done], dict[str, Any]] | None = None, **body: Any) -> Answer:
-        """A command that changes weights or codes. Where machines decide something, `settled` is the command that says
-        it."""
+        """Give a command that changes weights or codes; `settled` makes one of it that says what machines decided."""
         found = self.do(**body)
         self._journal.append(body if settled is None else settled(found[0]))
         self._at = self._position
@@ -130,11 +129,11 @@ class Coordinator:
             self._marks = {at: marks[at] for at in (self._base, *recent)}
 
     def do(self, **body: Any) -> Answer:
-        """A command, given again after every loss until all machines are done."""
+        """Give a command, again after every loss, until all machines are done."""
         return self.together(lambda ask: ask(**body))
 
     def together(self, commands: Callable[[Callable[..., Answer]], T]) -> T:
-        """Commands that change no weights and belong together: after a loss they are given again from the first."""
+        """Give commands that change no weights and belong together: after a loss all are given again."""
         while True:
             try:
                 self._gather()
@@ -168,7 +167,7 @@ class Coordinator:
             self._at += 1
 
     def _ask(self, also: Mapping[str, Named] | None = None, **body: Any) -> Answer:
-        """A command in this epoch; `also` are states that are sent to the fed server."""
+        """Give a command in this epoch; `also` are states that are sent to the fed server."""
         self._number += 1
         epoch, awaited = self._member.epoch, set(self._member.children)
         for child in awaited:

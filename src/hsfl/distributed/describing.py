@@ -18,7 +18,7 @@ NOTHING = Brought()
 
 
 class _Elsewhere:
-    """Who plans is the coordinator."""
+    """The strategy as machines have it: the coordinator is the one who plans."""
 
     name, replans, needs_constants = "coordinator", False, False
 
@@ -32,7 +32,7 @@ def describe(scenario: Scenario, data_folder: Path | None, brought: Brought = NO
 
 
 def described(scenario: Scenario, prepared: Prepared) -> Description:
-    """The same of a scenario that is prepared already."""
+    """What a machine has to know of a scenario that is prepared already."""
     assert isinstance(prepared.backend, Machines)
     return Description(prepared.backend, places_of(scenario), fingerprint(scenario))
 

@@ -57,7 +57,7 @@ class EntityWork(MovingWork):
         return [Send(source, command)]
 
     def _receivers(self, command: wire.Message) -> tuple[str, ...]:
-        """An average is no matter of the tiers below."""
+        """The children that a command concerns: averages of a tier do not concern those below."""
         concerns_them = not command.HasField("average") or command.average.tier < self.tier
         return self._lateness.begin(command, self.children if concerns_them else ())
 
@@ -143,7 +143,7 @@ class EntityWork(MovingWork):
 
     @property
     def _clients(self) -> set[int]:
-        """Whose gradients are still to come."""
+        """The clients whose gradients are still to come."""
         return set() if self._pass is None else self._pass.clients
 
     def _under_way(self, client: int) -> Pass | None:
@@ -205,7 +205,7 @@ class EntityWork(MovingWork):
         return sent
 
     def _step(self) -> None:
-        """All clients that take part have been here, if any."""
+        """Step once all clients that take part have been here, if any do."""
         self._pass = None
         with self._computing():
             self.entity.step()
@@ -265,7 +265,7 @@ class EntityWork(MovingWork):
         return sorted({self.places.host(self.tier - 1, client) for client in missing})
 
     def _leaves(self, chain: wire.Chain) -> None:
-        """What came is dealt with: from then to now it was here, waiting for its turn or computed with."""
+        """Count the time since a message came: it waited here for its turn, or was computed with."""
         chain.compute_s += time.monotonic() - self._at_s
 
     @contextmanager

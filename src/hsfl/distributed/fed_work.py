@@ -145,7 +145,7 @@ class FedWork(Work):
     # --- measurements ---
 
     def _spread_average(self) -> list[Send]:
-        """Once all states are here: to every entity, the virtual average of its layers."""
+        """Send every entity the virtual average of its layers, once all states are here."""
         if len(self._states) < len(self.places.entities):
             return []
         average, self._states = self._virtual_average(), {}
@@ -157,7 +157,7 @@ class FedWork(Work):
         return [*sent, *self._finish()]
 
     def _take_gradient(self, source: str, given: wire.Contribution, tensors: Sequence[Packed]) -> list[Send]:
-        """The mean gradient of an entity."""
+        """Take the mean gradient of an entity."""
         tier, _ = self.places.entities.get(source, (-1, -1))
         layers = self.parts.layers_of(tier, self.parts.cuts) if tier == given.tier else range(0)
         if self._probe != "probe_means" or source in self._gradients or list(given.layers) != list(layers):
@@ -170,7 +170,7 @@ class FedWork(Work):
         return self._summed(gradients)
 
     def _summed(self, gradients: dict[str, Tensors]) -> list[Send]:
-        """Once those of all entities are here: what the tiers' are like, and where it is wanted the mean of all."""
+        """Sum up once the gradients of all entities are here: what tiers' are like and, where wanted, their mean."""
         topology, count = self.parts.topology, len(self.parts._layers)
         of_entities = torch.zeros(topology.num_tiers, count, dtype=torch.float64)
         overall = torch.zeros(count, dtype=torch.float64)
@@ -215,11 +215,11 @@ class FedWork(Work):
         return sent
 
     def _state(self, to: str, name: str, state: Named) -> Send:
-        """The state of a machine, for another."""
+        """Pass the state of a machine on to another."""
         return Send(to, self._message(held=wire.Held(name=name, names=state[0])), state[1])
 
     def _virtual_average(self) -> State:
-        """As `Backend.global_state` sums it."""
+        """The virtual average, summed as `Backend.global_state` sums it."""
         total = State()
         for name, (tier, number) in self.places.entities.items():
             share = float(self.parts.topology.shares[tier][number])

@@ -14,7 +14,7 @@ from hsfl.distributed import wire_pb2 as wire
 
 
 class Lateness:
-    """What one machine knows of it."""
+    """What one machine knows of late clients."""
 
     def __init__(self) -> None:
         self.behind: dict[str, int] = {}
@@ -22,7 +22,7 @@ class Lateness:
         self.clear()
 
     def clear(self) -> None:
-        """A new command."""
+        """Forget what belonged to the command before."""
         self.command = wire.Message()
         self.held: set[str] = set()
         """Children that it is kept from."""
@@ -33,7 +33,7 @@ class Lateness:
         """Whether the deadline has passed while nobody was there."""
 
     def drop(self) -> None:
-        """A new epoch."""
+        """Forget what belonged to the epoch before."""
         self.clear()
         self.behind = {}
 
@@ -46,7 +46,7 @@ class Lateness:
         return tuple(child for child in children if child not in self.held)
 
     def left_behind(self, child: str, number: int) -> None:
-        """All clients of a child are late in the round `number`."""
+        """Note that all clients of a child are late in the round `number`."""
         if child in self.held:
             self.held.remove(child)  # it never got this one
         else:
@@ -57,7 +57,7 @@ class Lateness:
         return child in self.behind and message.number <= self.behind[child] and not message.HasField("failed")
 
     def caught_up(self, child: str) -> wire.Message | None:
-        """A child is done with that round: the command of now, if it was kept from it."""
+        """Note that a child is done with the round it missed; the command of now, if it was kept from the child."""
         del self.behind[child]
         if child not in self.held:
             return None

@@ -50,7 +50,7 @@ class LocalCluster(Cluster):
         self._tell_nursery({"names": places.nodes, "coordinator": f"127.0.0.1:{port}"})
 
     def _start_nursery(self) -> None:
-        """Started first: it takes a second or two to get ready."""
+        """Start the process that starts the machines, before all else: it takes a second or two to get ready."""
         place = self.folder / "scenario.toml"
         place.write_text(scenario_text(self.scenario.raw), encoding="utf-8")
         with (self.folder / "log").open("wb") as log:

@@ -53,7 +53,7 @@ class Machines(EntityBackend):
         """The virtual average, as long as nothing changes it."""
 
     def connect(self, coordinator: Coordinator) -> None:
-        """From now on there are machines."""
+        """Command machines from now on."""
         self._coordinator, self.places = coordinator, coordinator.places
         coordinator.start(self._mark(), {})
 
@@ -93,7 +93,7 @@ class Machines(EntityBackend):
         return torch.tensor(losses, dtype=torch.float32)
 
     def slowest_chain(self) -> dict[str, float]:
-        """Where the last round spent its time, of the client whose round took longest."""
+        """Where the time of the last round went, for the client whose round took longest."""
         parts = [{"compute": one.compute_s, "up": one.up_s, "down": one.down_s} for one in self.chains.values()]
         return max(parts, key=lambda part: sum(part.values()))
 
@@ -113,10 +113,10 @@ class Machines(EntityBackend):
         self._drift += done.drift
 
     def check_sent(self) -> None:
-        """Every machine looks at what it sends itself."""
+        """Nothing to do: every machine checks what it sends itself."""
 
     def drift(self, tier: int) -> torch.Tensor:
-        """Known once the tier is averaged: the fed server measures it on what it is sent then."""
+        """The drift, known once the tier is averaged: the fed server measures it on what it is sent then."""
         return self._drifts.setdefault(tier, torch.full((), float("nan"), dtype=torch.float64))
 
     def _move(self, before: Sequence[int]) -> None:
@@ -124,7 +124,7 @@ class Machines(EntityBackend):
             self._change(move=wire.Move(cuts=self.cuts))
 
     def probe(self, batches: int, step: float | None = None, *, coding: bool = False) -> Measurement:
-        """Every client's gradients are taken where its data are, and pass through the tree."""
+        """Measure the constants: every client's gradients are taken where its data are, and pass through the tree."""
         with self._timed("probe"):
             return self.coordinator.together(lambda ask: measured(ask, self, self.places, batches, step, coding=coding))
 

@@ -35,24 +35,24 @@ class Member:
     uplinks: tuple[str, ...]
     phase: Phase = Phase.WAITING
     epoch: int = 0
-    """The greatest seen."""
+    """The greatest epoch seen."""
     connected: frozenset[str] = frozenset()
-    """Uplinks with a stream."""
+    """The uplinks to which there is a stream."""
     complete: Mapping[str, int] = field(default_factory=dict)
     """Children that are there with all below them, and the greatest epoch seen there."""
     absent: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Whom children miss, as far as they said so."""
+    """Machines that children miss, as far as they said so."""
     told: bool = False
-    """Whether the parent was told that all are there."""
+    """Whether the parent was told that all machines are there."""
     said: tuple[str, ...] = ()
-    """Else, who it was told is missing."""
+    """The machines that the parent was told are missing, if it was not told that all are there."""
     ready: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """Children that are ready in this epoch, and the positions that they can restore."""
     restoring: bool = False
     loaded: bool = False
     """Whether this machine has restored its own state."""
     restored: frozenset[str] = frozenset()
-    """Children that have restored theirs."""
+    """Children that have restored their own states."""
 
     @property
     def root(self) -> bool:
@@ -97,9 +97,9 @@ class Heard:
     message: wire.Message
     tensors: Sequence[Packed] = ()
     at_s: float = field(default=0.0, compare=False)
-    """When it came."""
+    """When the message came."""
     way_s: float = field(default=0.0, compare=False)
-    """How long it was on its way."""
+    """How long the message was on its way."""
 
 
 @dataclass(frozen=True)

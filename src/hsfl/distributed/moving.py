@@ -62,7 +62,7 @@ class MovingWork(Work):
 
     @torch.no_grad()
     def _if_moved(self) -> list[Send]:
-        """Once all layers are here that come here."""
+        """Finish the move once all layers that come here are here."""
         if any(set(copies) != self._sources(self._came_from[layer]).keys() for layer, copies in self._arriving.items()):
             return []
         kept = {layer.number: layer for layer in self.entity.layers}

@@ -17,7 +17,7 @@ from hsfl.distributed.security import Security
 from hsfl.errors import HsflError, printable
 from hsfl.files import write_whole
 
-#: A machine that dies so often, each time within so many seconds, will not live.
+#: A machine that dies so often, each time within so many seconds, is given up.
 _TRIES, _SOON_S = 20, 1.0
 #: The exit code of a machine that says why it cannot run.
 _CANNOT = 2
@@ -77,7 +77,7 @@ def raise_machines(
 
 
 def _be(name: str, given: Description, folder: Path, coordinator: str, security: Security, parent: int) -> None:
-    """In the new process: be a machine. Never returns."""
+    """Be a machine, in the new process; never returns."""
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -22,22 +22,22 @@ class Pass:
 
     entity: Entity
     round: int
-    """Of what is drawn by chance."""
+    """The round that decides what is drawn by chance, such as dropout."""
     clients: set[int]
-    """Whose gradients are still to come."""
+    """The clients whose gradients are still to come."""
     batches: int = 1
-    """How many mini-batches are taken as one."""
+    """The number of mini-batches that are taken as one."""
     plain: bool = False
-    """Whether links carry what crosses them as it is."""
+    """Whether links carry everything uncoded."""
     cuts: Mapping[int, CodedCut] = field(default_factory=dict)
-    """By client: as if there were a link."""
+    """Cuts by client at which it is computed as if there were a link."""
 
     def codec(self, codec: Codec) -> Codec | None:
-        """What a link writes with."""
+        """The codec that a link writes with."""
         return None if self.plain else codec
 
     def like(self, one: torch.Tensor) -> torch.Tensor:
-        """The shape of something, given that of one mini-batch."""
+        """A tensor like the given one of one mini-batch, for all mini-batches of this pass."""
         return one if self.batches == 1 else torch.empty_like(one).repeat(self.batches, *[1] * (one.dim() - 1))
 
 
@@ -45,7 +45,7 @@ class Probing:
     """A measurement under way at an entity."""
 
     def __init__(self, parts: EntityBackend, tier: int, number: int, batches: int) -> None:
-        """On so many mini-batches of every client, drawn where the client is."""
+        """A measurement on so many mini-batches of every client, drawn where the client is."""
         self._parts = parts
         entity = parts.new_entity(tier, number)
         self.part = EntityProbe(entity, parts.topology, tier, batches)
@@ -66,7 +66,7 @@ class Probing:
         self.awaits = False
 
     def begin(self, given: wire.ProbePass) -> Pass:
-        """Gradients are wanted: what passes through."""
+        """Begin to take gradients; the pass of mini-batches through this entity."""
         if given.step:
             self.part.step(self.gradient, given.step)
         self._use = given.use
@@ -76,12 +76,12 @@ class Probing:
         return Pass(self.part.entity, given.first, clients, given.count, plain=True, cuts=dict(_coded(own)))
 
     def batch(self, client: int) -> Batch:
-        """What a client of this machine takes."""
+        """The mini-batches that a client of this machine takes."""
         assert self._drawn is not None
         return self._parts._data().samples(self._drawn[client, self._samples].flatten())
 
     def take(self, client: int, into: wire.Found) -> None:
-        """The gradients of a client are there."""
+        """Take the gradients of a client."""
         if self._use == wire.ProbePass.ADD:
             self.part.add(client)
         elif self._use == wire.ProbePass.KEEP:
@@ -90,7 +90,7 @@ class Probing:
             into.apart[client] = self.part.apart(client)
 
     def tell(self, into: wire.Found) -> None:
-        """What was found in all gradients that were counted in."""
+        """Tell what was found in all gradients that were taken."""
         into.moments.extend(self.part.moments().flatten().tolist())
         into.squares.extend(self.part.squares().flatten().tolist())
         into.of_entities.extend(self.part.of_entities().flatten().tolist())

@@ -12,7 +12,7 @@ COORDINATOR, FED = "coordinator", "fed"
 
 
 class Places:
-    """Entity j of tier m is called after the tier and j, counted from 1: "edge-2".
+    """The machines of a run by name: entity j of tier m is called after the tier and j, counted from 1, as in "edge-2".
 
     A child dials its parent. The coordinator is the parent of the top entities and of the fed server; every entity also
     dials the fed server, over which sub-models travel.
@@ -61,13 +61,13 @@ class Places:
         return self.name(tier, int(self.topology.hosts[tier][client]))
 
     def children(self, name: str) -> tuple[str, ...]:
-        """Those that commands are passed on to."""
+        """The machines that a machine passes commands on to."""
         return tuple(child for child in self.nodes if self.parent(child) == name)
 
     def callers(self, name: str) -> tuple[str, ...]:
-        """Those that may open a stream to a machine."""
+        """The machines that may open a stream to a machine."""
         return tuple(self.entities) if name == FED else self.children(name)
 
     def uplinks(self, name: str) -> tuple[str, ...]:
-        """Those that a machine dials, its parent first."""
+        """The machines that a machine dials, its parent first."""
         return (self.parent(name),) if name == FED else (self.parent(name), FED)

@@ -33,7 +33,7 @@ Ask = Callable[..., Answer]
 def measured(
     ask: Ask, parts: EntityBackend, places: Places, batches: int, step: float | None, *, coding: bool
 ) -> Measurement:
-    """As `engine.probe.measure` measures, on machines; `ask` gives them a command."""
+    """Measure as `engine.probe.measure` does, on machines; `ask` gives them a command."""
     everyone = [wire.Trial(client=client) for client in range(parts.num_clients)]
     ask(probe=wire.Probe(batches=batches))
     losses = []
@@ -51,7 +51,7 @@ def measured(
 
 
 def _statistics(parts: EntityBackend, places: Places, done: wire.Done, batches: int, loss: float) -> Statistics:
-    """What all machines found, put together: of every client and layer."""
+    """What all machines found about every client and layer, put together."""
     topology, tiers = parts.topology, parts._tier_layers()
     clients, layers = topology.num_clients, tiers[-1].stop
     moments, squares = (torch.zeros(clients, layers, dtype=torch.float64) for _ in range(2))
@@ -80,7 +80,7 @@ def _table(values: Sequence[float], rows: int, columns: int) -> torch.Tensor:
 
 
 def _smoothness(ask: Ask, everyone: Sequence[wire.Trial], batches: int, step: float, overall: torch.Tensor) -> float:
-    """How much gradients change over one step along the mean one; 0 where that is."""
+    """How much gradients change over one step along the mean gradient; 0 where that is 0."""
     length = step * sqrt(float(overall.sum()))
     if not length > 0:
         return 0.0
@@ -90,7 +90,7 @@ def _smoothness(ask: Ask, everyone: Sequence[wire.Trial], batches: int, step: fl
 
 
 def _coding_noise(ask: Ask, parts: EntityBackend) -> FloatArray:
-    """Every client tries one code after the other, all of them at the same time."""
+    """The noise of codes: every client tries one code after the other, all clients at the same time."""
     trials = coding_trials(len(parts._layers), parts.topology.order)
     ask(probe_pass=wire.ProbePass(use=wire.ProbePass.KEEP, trials=[wire.Trial(client=n) for n in trials], count=1))
     apart: list[tuple[Trial, float]] = []
@@ -107,5 +107,5 @@ def _coding_noise(ask: Ask, parts: EntityBackend) -> FloatArray:
 
 
 def _apart(done: wire.Done, client: int) -> float:
-    """Over all layers, wherever they are."""
+    """The squared distance that machines found for a client, over all layers, wherever they are."""
     return sum(found.apart[client] for found in done.found.values() if client in found.apart)

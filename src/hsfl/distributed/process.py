@@ -38,12 +38,12 @@ class Description:
 
     @cached_property
     def crossing(self) -> Crossing:
-        """What may cross cuts."""
+        """The tensors that may cross cuts."""
         return Crossing(self.parts)
 
     @cached_property
     def largest_message(self) -> int:
-        """Bytes: the states of all layers with all that is kept beside them, or what crosses a cut."""
+        """Its bytes: the states of all layers with all that is kept beside them, or what crosses a cut, if more."""
         state = sum(
             value.numel() * value.element_size()
             for layer in self.parts._layers
@@ -56,7 +56,7 @@ class Description:
         return int(max(copies * state, self.crossing.largest()))
 
     def inbox_size(self) -> int:
-        """Messages that may wait: more than are ever on their way at once."""
+        """The number of messages that may wait: more than are ever on their way at once."""
         return 4 * self.parts.num_clients + 64
 
 
@@ -100,7 +100,7 @@ def run_node(
     }
 
     def take_one() -> None:
-        """One event; what it brought and what is sent are let go of before the next is waited for."""
+        """Take one event; what it brought and what is sent are let go of before the next is waited for."""
         due_s = node.due_s
         event = inbox.get(1.0 if due_s is None else min(1.0, max(0.0, due_s - time.monotonic())))
         if isinstance(event, Connected) and {event.uplink, *node.member.connected} >= set(places.uplinks(name)):
@@ -136,5 +136,5 @@ def run_node(
 
 
 def set_threads(threads: int) -> None:
-    """Sums depend on how many threads share them, so that all machines have to have as many."""
+    """Give torch the number of threads that all machines have: sums depend on how many threads share them."""
     torch.set_num_threads(threads)

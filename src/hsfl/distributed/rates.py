@@ -16,7 +16,7 @@ from hsfl.problem.profile import FloatArray
 from hsfl.problem.system import System
 from hsfl.problem.topology import edges
 
-#: How many rounds or messages a median is of.
+#: The number of rounds or messages that a median is taken over.
 _WINDOW = 15
 #: Messages up to so many bytes tell how long nothing takes; those from so many on, how long a byte.
 _SMALL, _LARGE = 2_000, 16_000
@@ -34,7 +34,7 @@ class LinkMeter:
         self._last = float("-inf")
 
     def see(self, size: int, sent_s: float, arrived_s: float) -> float:
-        """A message of so many bytes: the sender's clock, and the own. How long it was on its way, as far as known."""
+        """See a message of so many bytes, with the sender's clock and the own; how long its way took, where known."""
         before, self._last = self._last, arrived_s
         if size <= _SMALL:
             self._least.append(arrived_s - sent_s)
@@ -59,7 +59,7 @@ class Measured:
         """By "SENDER>RECEIVER"."""
 
     def see(self, compute_s: Mapping[str, float], bps: Mapping[str, float], work: Mapping[str, float]) -> None:
-        """After a round: seconds of every entity, FLOPs that it had to do, and rates of links."""
+        """See a round: seconds of every entity, FLOPs that it had to do, and rates of links."""
         self.bps |= bps
         for name, seconds in compute_s.items():
             if seconds > 0 and work[name] > 0:

@@ -28,7 +28,7 @@ from hsfl.scenario.toml_format import toml_value
 if find_spec("ray") is None:
     raise MissingExtraError("Running on Ray", "ray")
 
-#: Without an address: a cluster of this process, on this machine.
+#: The address that stands for a cluster of this process, on this machine.
 EMBEDDED = "local"
 #: Seconds that machines have to end when the run is over.
 _GRACE_S = 5.0
@@ -117,7 +117,7 @@ class RayCluster(Cluster):
         return self
 
     def _start_machines(self, host: str | None) -> None:
-        """Started first: that takes seconds. All listen at `host`, or else each on its node."""
+        """Start the machines, before all else: that takes seconds. All listen at `host`, or else each on its node."""
         import ray
 
         from hsfl.distributed.ray_machine import Common, Machine, own_address
@@ -199,7 +199,7 @@ class RayCluster(Cluster):
 
 
 def _ended(calls: Iterable[Any], timeout_s: float) -> list[Any]:
-    """Those that have ended by then; all of them as soon as they have."""
+    """The machines that have ended by then; returns as soon as all have."""
     import ray
 
     waited = list(calls)

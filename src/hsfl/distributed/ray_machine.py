@@ -35,9 +35,9 @@ class Common:
     """A folder that all nodes share, for what machines save; else each saves among what its node has for a while."""
     token: str
     namespace: str
-    """Of Ray, where an actor is found by the name of its machine."""
+    """Ray's namespace, in which an actor is found by the name of its machine."""
     host: str | None
-    """Where all listen, if all are on one machine; else each on its node."""
+    """The host where all machines listen, if all are on one computer; None where each listens on its node."""
 
 
 @ray.remote(max_restarts=-1, max_task_retries=-1, max_concurrency=2)  # one call runs, another asks where it listens
@@ -52,7 +52,7 @@ class Machine:
         self._left = threading.Event()
 
     def __repr__(self) -> str:
-        """What Ray's logs and dashboard call it."""
+        """The name of the actor in Ray's logs and dashboard."""
         return self._name
 
     def run(self, coordinator: str) -> str:
@@ -89,11 +89,11 @@ class Machine:
         self._address = own_address(self._common.host, port)
 
     def address(self) -> str | None:
-        """Where it listens, once it does."""
+        """The address where the machine listens, once it does."""
         return self._address
 
     def leave(self) -> None:
-        """The run does not go on with this machine."""
+        """End: the run does not go on with this machine."""
         self._left.set()
 
 

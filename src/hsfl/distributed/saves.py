@@ -22,7 +22,7 @@ class Saves:
         self.folder = folder
 
     def begin(self, session: str) -> None:
-        """What is here from another session is of no use any more."""
+        """Begin a session: what is here from another is of no use any more."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             clear_unfinished(self.folder)
@@ -47,7 +47,7 @@ class Saves:
             self.forget(old)
 
     def read(self, position: int) -> dict[str, torch.Tensor]:
-        """OSError or ValueError where it is not as it was written."""
+        """Read a position; OSError or ValueError where the file is not as it was written."""
         return saving.tensors(self._path(position))
 
     def forget(self, position: int) -> None:

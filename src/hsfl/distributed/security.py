@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hsfl.errors import HsflError
 
-#: As many bytes as nobody guesses.
+#: The bytes of a token, more than anybody guesses.
 TOKEN_BYTES = 24
 
 
@@ -18,7 +18,7 @@ class Security:
     """What a machine shows, and what it asks of others."""
 
     token: str | None = None
-    """The run's, or that of the machine's own name, which suffices for those whom nobody dials."""
+    """The run's token, or that of the machine's own name, which suffices for machines that nobody dials."""
     authority: bytes | None = None
     """The certificate that all machines' certificates are signed with; with it, streams are encrypted."""
     certificate: bytes | None = None
@@ -26,7 +26,7 @@ class Security:
 
     @classmethod
     def read(cls, name: str, token: Path | None, certificates: Path | None) -> Security:
-        """From files: a token, and a folder as `hsfl certificates` writes it, of which a machine needs only its own."""
+        """Read a token from a file, and certificates from a folder, of which a machine needs only its own."""
         if token is None and certificates is None:
             raise HsflError(
                 "give a token (--token FILE), certificates (--certificates DIR), or both: else anybody can join"

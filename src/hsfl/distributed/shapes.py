@@ -32,7 +32,7 @@ class Crossing:
                     self._activations.append(values.to("meta"))
 
     def activations(self, cut: int) -> torch.Tensor:
-        """What crosses a link below which `cut` layers are."""
+        """The activations that cross a link below which `cut` layers are."""
         return self._activations[cut - 1]
 
     def largest(self) -> int:

@@ -32,7 +32,7 @@ from hsfl.errors import HsflError
 _GREETING_S = 10.0
 #: Seconds between two attempts to dial, from the first on.
 _REDIAL_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-#: Who says nothing for so many seconds is not there.
+#: A peer that says nothing for so many seconds is not there.
 _GONE_S = 4 * SIGN_S
 
 
@@ -60,11 +60,11 @@ class Inbox:
         self._events.put((stream, event, size))
 
     def refused(self, error: RefusedError) -> None:
-        """This machine was refused."""
+        """Note that this machine was refused."""
         self._events.put((None, error, 0))
 
     def hear(self, stream: Stream, arrived: Arrived) -> None:
-        """A message has come."""
+        """Note that a message has come."""
         meter = self._meters.setdefault(stream.peer, LinkMeter())
         way_s = meter.see(arrived.size, arrived.sent_s, arrived.at_s)
         self.put(stream, Heard(stream.peer, arrived.message, arrived.tensors, arrived.at_s, way_s), arrived.size)
@@ -146,7 +146,7 @@ class Listener:
                 plain.close()
 
     def _attach(self, plain: socket.socket) -> None:
-        """One who dialled, until it is gone."""
+        """Serve one who dialled, until it is gone."""
         self._alive.add(threading.current_thread())
         try:
             try:
@@ -263,7 +263,7 @@ class Dialer:
             attempt += 1
 
     def _talk(self, address: str) -> tuple[bool, str]:
-        """One stream, until it is over: whether it ever was one, and why it is over."""
+        """Keep one stream until it is over; whether it ever was one, and why it is over."""
         stream = None
         try:
             connection = Connection(dialled(address, _GREETING_S), self._tls, self.peer)
@@ -292,7 +292,7 @@ class Dialer:
         return stream is not None, why
 
     def _welcome(self, connection: Connection, address: str) -> bool:
-        """Say who calls; whether it may."""
+        """Say who calls; returns whether it may."""
         with _in_time(connection):
             connection.begin()
             connection.write(frame(wire.Message(hello=self._hello)), wait=True)
@@ -308,7 +308,7 @@ class Dialer:
 
 @contextmanager
 def _in_time(connection: Connection) -> Iterator[None]:
-    """Within the time that there is to greet, or not at all."""
+    """A context that ends the connection where greeting takes too long."""
     timer = threading.Timer(_GREETING_S, connection.end)
     timer.daemon = True
     timer.start()

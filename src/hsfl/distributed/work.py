@@ -23,7 +23,7 @@ from hsfl.engine.links import Codec
 
 #: Seconds of waiting for machines before it is said, and said again.
 PATIENCE_S = 5.0
-#: A measurement.
+#: Commands that belong to a measurement.
 PROBE = ("probe", "probe_pass", "probe_means")
 COMMANDS = ("round", "average", "move", "recode", "save", "collect", "install", *PROBE)
 
@@ -82,7 +82,7 @@ class Work(ABC):
 
     @abstractmethod
     def kept(self) -> dict[str, torch.Tensor]:
-        """All that it holds, by the keys of files of backends: tensors that can be written to."""
+        """All that the machine holds, by the keys of files of backends: tensors that can be written to."""
 
     def take(self, heard: Heard) -> list[Send]:
         """What to send in answer to a message of a command; WireError if that peer may not send it."""
@@ -151,10 +151,10 @@ class Work(ABC):
 
     @abstractmethod
     def _begin(self, kind: str, command: Any) -> list[Send]:
-        """Its own part of a command."""
+        """Begin this machine's own part of a command."""
 
     def _use(self, codes: Sequence[wire.Codes]) -> None:
-        """Write what crosses links in these codes from now on; WireError for such that there are not."""
+        """Write what crosses links in these codes from now on; WireError where there is no such code."""
         try:
             pairs = zip(self.parts.links, codes, strict=True)
             self.parts.links = [link.using(one.up, one.down, one.average) for link, one in pairs]
@@ -166,7 +166,7 @@ class Work(ABC):
         return self._finish()
 
     def _finish(self) -> list[Send]:
-        """Its own part is done."""
+        """Note that this machine's own part is done."""
         self._busy = False
         return []
 
