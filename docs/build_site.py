@@ -61,6 +61,9 @@ SEAMS = {
     "Read runs": ["hsfl.records"],
 }  # fmt: skip
 
+#: Where a subclass has to write methods that begin with an underscore.
+WITH_PRIVATE = ("hsfl.engine.backend.Backend",)
+
 
 def sources() -> list[Path]:
     """Every file of the repository that the site has."""
@@ -82,7 +85,8 @@ def api_pages() -> dict[str, str]:
 
 
 def _below(path: str) -> str:
-    return f"::: {path}\n    options:\n      heading_level: 3"
+    shown = f"::: {path}\n    options:\n      heading_level: 3"
+    return f'{shown}\n      filters: ["!^__"]' if path in WITH_PRIVATE else shown
 
 
 def search_from_disk() -> str:

@@ -65,6 +65,7 @@ def test_the_site_builds(site: ModuleType, tmp_path: Path) -> None:
     assert all(f'id="hsfl.{name}"' in offered for name in hsfl.__all__ if name != "__version__")
     extended = (tmp_path / "site" / "api" / "extending.html").read_text()
     assert all(f'id="{path}"' in extended for paths in site.SEAMS.values() for path in paths)
+    assert 'id="hsfl.engine.backend.Backend._move"' in extended  # to be written by a subclass
     for name, formula in (("notation", 'display="inline"'), ("planning", 'display="block"')):
         page = (tmp_path / "site" / "docs" / f"{name}.html").read_text()
         assert formula in page and "arithmatex" not in page and "\\frac" not in page
