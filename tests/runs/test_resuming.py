@@ -619,7 +619,14 @@ import resource, hsfl.runs.writing
 limit = lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 {when}
 """
-ALWAYS = "limit(12000)"
+WHEN_SAVING = """\
+from hsfl.engine.checkpoint import Checkpoints
+real = Checkpoints.write
+def write(self, *given):
+    limit(12000)
+    real(self, *given)
+Checkpoints.write = write
+"""
 WHEN_APPENDING = """\
 real = hsfl.runs.writing._Log.flush
 def flush(self, sync):
@@ -635,7 +642,7 @@ hsfl.runs.writing._Log.flush = flush
 def test_no_room_for_a_checkpoint(spawn, tiny, tmp_path, whole):
     tiny()
     run = tmp_path / "run"
-    full = spawn("train", "tiny.toml", "--out", run, setup=LIMIT.format(when=ALWAYS))
+    full = spawn("train", "tiny.toml", "--out", run, setup=LIMIT.format(when=WHEN_SAVING))
     assert full.wait() == 2
     assert re.fullmatch(r"hsfl: \S+checkpoints: a checkpoint cannot be written \(.+\); make room, .+\n", full.err)
     assert rounds_of(run) == 3
