@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import hsfl
 from hsfl.errors import HsflError
 from hsfl.explorer.watching import RunsAsked, RunsPage
+from hsfl.report.groups import seed_groups
 from hsfl.report.pace import Pace
-from hsfl.report.run_view import seed_groups
 from hsfl.runs.reading import total_bytes
 from tests.runs.test_reading import write_run
 
@@ -70,7 +70,7 @@ def test_several_seeds_are_a_mean_and_a_range(tmp_path) -> None:
     runs = [hsfl.Run.load(folder) for folder in folders]
     assert seed_groups(runs) == [[0, 1, 2], [3]]
     group = RunsPage(folders).runs(RunsAsked())["view"]["groups"][0]
-    assert group["label"] == "HSFL, 3 runs"
+    assert group["label"] == "HSFL (3 seeds)"
     last = [100 * (run.evaluations()[-1].accuracy or 0.0) for run in runs[:3]]
     assert group["accuracy"]["mean"][-1] == pytest.approx(sum(last) / 3)
     assert group["accuracy"]["low"][-1] == pytest.approx(min(last))

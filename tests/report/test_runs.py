@@ -18,20 +18,13 @@ from rich.console import Console
 
 from hsfl.errors import HsflError, MissingExtraError
 from hsfl.records import RoundRecord, SpreadRecord
+from hsfl.report.curves import draw_accuracy, draw_loss
+from hsfl.report.groups import differences, run_labels
 from hsfl.report.labels import draw_labels
-from hsfl.report.page import (
-    Picture,
-    common_target,
-    differences,
-    headline,
-    render,
-    run_labels,
-    summary_rows,
-    what_you_see,
-)
+from hsfl.report.page import Picture, headline, render, summary_rows, what_you_see
 from hsfl.report.run_view import runs_view
-from hsfl.report.runs import draw_accuracy, draw_drift, draw_loss, draw_plans, runs_table, write_report
-from hsfl.runs.reading import Run
+from hsfl.report.runs import draw_drift, draw_plans, runs_table, write_report
+from hsfl.runs.reading import Run, common_target
 from tests.runs.test_reading import LAYERS, write_run
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -103,7 +96,7 @@ def test_a_report_of_three_runs(three, tmp_path):
     out = tmp_path / "deep" / "out"
     paths = write_report(three, out)
     assert {p.name for p in paths} == {
-        *("accuracy.png", "loss.png", "labels.png", "report.html"),
+        *("accuracy.png", "loss.png", "traffic.png", "labels.png", "report.html"),
         *(f"{kind}-{name}.png" for kind in ("plans", "drift") for name in ("planned", "random", "fixed")),
     }
     assert sorted(out.iterdir()) == sorted(paths)
@@ -158,7 +151,7 @@ def test_reports_are_the_same_every_time_and_leave_other_files_alone(three, tmp_
 
 def test_a_single_run_without_labels_drift_and_summary(bare, tmp_path):
     paths = write_report([bare], tmp_path / "out")
-    assert [p.name for p in paths] == ["accuracy.png", "loss.png", "plans.png", "report.html"]
+    assert [p.name for p in paths] == ["accuracy.png", "loss.png", "traffic.png", "plans.png", "report.html"]
     page = Page((tmp_path / "out" / "report.html").read_text())
     assert "not ended" in page.text and "never, 6, 1" in page.text and "Constants" not in page.text
     assert "Not ended, so shown up to now: bare." in page.text
@@ -166,7 +159,7 @@ def test_a_single_run_without_labels_drift_and_summary(bare, tmp_path):
 
 def test_a_single_run_has_plain_names(tmp_path):
     paths = write_report([Run.load(write_run(tmp_path / "run"))], tmp_path / "out")
-    names = ["accuracy.png", "loss.png", "labels.png", "plans.png", "drift.png", "report.html"]
+    names = ["accuracy.png", "loss.png", "traffic.png", "labels.png", "plans.png", "drift.png", "report.html"]
     assert [p.name for p in paths] == names
 
 
@@ -388,7 +381,7 @@ def test_dollars_are_no_formulas(tmp_path):
     content = json.loads((folder / "labels.json").read_text())
     (folder / "labels.json").write_text(json.dumps(content | {"labels": names}))
     run = Run.load(folder)
-    assert len(write_report([run, run], tmp_path / "out")) == 8
+    assert len(write_report([run, run], tmp_path / "out")) == 9
     figure = draw_labels(run.labels)
     figure.draw_without_rendering()
     assert [text.get_text().replace(r"\$", "$") for text in figure.axes[0].get_yticklabels()] == names

@@ -8,8 +8,8 @@ from math import floor, inf, isfinite
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from hsfl.experiments.confidence import confidence
 from hsfl.experiments.result import Panel, Series, judged
 from hsfl.experiments.store import DIVERGED
 from hsfl.records import RoundRecord
@@ -117,17 +117,6 @@ def curves(
 
 def gigabytes(line: RoundRecord) -> float:
     return total_bytes(line) / 1e9
-
-
-def confidence(values: Sequence[float] | npt.NDArray[np.float64]) -> tuple[float, float]:
-    """The 95 % interval of the mean of a few independent numbers, by Student's t; of one, the number."""
-    mean, count = float(np.mean(values)), len(values)
-    if count < 2:
-        return mean, mean
-    from scipy import stats
-
-    half = float(stats.t.ppf(0.975, count - 1) * np.std(values, ddof=1) / np.sqrt(count))
-    return mean - half, mean + half
 
 
 def _with_interval(text: str, interval: tuple[float, float], form: str, count: int) -> str:

@@ -16,14 +16,15 @@ from hsfl.errors import HsflError, MissingExtraError
 from hsfl.problem.codes import CODES
 from hsfl.problem.units import format_bits, format_seconds
 from hsfl.records import PlanRecord, RoundRecord
+from hsfl.report.groups import Group, accuracies, classifies, differences, ended_by, groups, run_labels
 from hsfl.report.measured import kind_of_time, parts_of_a_round, time_of, what_times_are
-from hsfl.report.words import both, counted, forecast_text, left_out, numbers, planned_codes
-from hsfl.runs.reading import Run, total_bytes
-from hsfl.scenario.toml_format import dotted
+from hsfl.report.traffic import traffic_rows
+from hsfl.report.verdicts import SPREADS, grouped_headline, grouped_rows, spread
+from hsfl.report.words import both, counted, forecast_text, left_out, numbers, percent, planned_codes
+from hsfl.runs.reading import Run, common_target, total_bytes
 
 #: Of a long list of plans, so many at either end are shown.
 PLANS_SHOWN = 20
-_ENDED = {"rounds": "rounds", "time": "time limit", "accuracy": "accuracy reached", "loss": "loss reached"}
 
 
 @dataclass(frozen=True)
@@ -63,40 +64,13 @@ def check(runs: Sequence[Run]) -> None:
             raise HsflError(f"{run.folder / 'metrics.jsonl'}: holds no round yet; wait until the run has begun")
 
 
-def run_labels(runs: Sequence[Run]) -> list[str]:
-    """What the runs are called: their folders, with the folder above where two are alike, else numbered."""
-    names = [run.name for run in runs]
-    if len(set(names)) < len(names):
-        names = [f"{run.folder.resolve().parent.name}/{run.name}" for run in runs]
-    if len(set(names)) < len(names):
-        names = [f"{run.name} ({i})" for i, run in enumerate(runs, 1)]
-    return names
-
-
-def common_target(runs: Sequence[Run]) -> float | None:
-    """The largest test accuracy that all runs reach, rounded down to 0.5 points; None where it is no progress."""
-    if not all(accuracies(run) for run in runs):
-        return None
-    lowest = min(max(accuracies(run)) for run in runs)
-    steps = round(200 * lowest)
-    target = (steps - (steps / 200 > lowest)) / 200
-    return target if all(run.time_to_accuracy(target) for run in runs) else None
-
-
-def classifies(runs: Sequence[Run]) -> bool:
-    """Whether accuracy is what runs are told by: not where they were evaluated without it."""
-    return any(map(accuracies, runs)) or not any(run.evaluations() for run in runs)
-
-
-def accuracies(run: Run) -> list[float]:
-    """The test accuracies of a run, one per evaluation."""
-    return [line.accuracy for line in run.evaluations() if line.accuracy is not None]
-
-
 def headline(runs: Sequence[Run]) -> str:
     """The comparison in one sentence; of a single run, what it reached."""
     if len(runs) == 1:
         return _achievement(runs[0])
+    found = groups(runs)
+    if any(group.several for group in found):
+        return grouped_headline(runs, found)
     target = common_target(runs)
     if not classifies(runs):
         evaluated = [(run.evaluations(), label) for run, label in zip(runs, run_labels(runs), strict=True)]
@@ -139,7 +113,15 @@ def _moment(line: RoundRecord) -> str:
 
 
 def summary_rows(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
-    """The header and one row per run; the time to a common accuracy only where several runs have one."""
+    """The header and one row per run; the time to a common accuracy only where several runs have one.
+
+    Runs that differ in their seeds only have one row together, with their spread.
+    """
+    found = groups(runs)
+    return grouped_rows(runs, found) if any(group.several for group in found) else _rows(runs)
+
+
+def _rows(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     target = common_target(runs) if len(runs) > 1 else None
     what, by_loss = ("accuracy", False) if classifies(runs) else ("test loss", True)
     header = ["run", "strategy", "rounds", kind_of_time(runs), f"last {what}", f"best {what}"]
@@ -167,30 +149,21 @@ def _last_accuracy(run: Run) -> str:
     return f"{reached} at round {now.round:,}, {format_seconds(now.time_s)}"
 
 
-def ended_by(run: Run) -> str:
-    ended = "not ended" if run.summary is None else run.summary.ended
-    if run.summary is not None and ended == "callback" and run.summary.why:
-        return f"callback: {run.summary.why}"
-    return _ENDED.get(ended, ended)
-
-
-def percent(share: float, digits: int = 2) -> str:
-    return f"{100 * share:.{digits}f} %"
-
-
 def render(runs: Sequence[Run], pictures: Sequence[Picture]) -> str:
     """The page: one file, nothing loaded from elsewhere, every text of a run escaped."""
     try:
         from jinja2 import Environment, StrictUndefined
     except ModuleNotFoundError:
         raise MissingExtraError("Writing the page of runs", "plot") from None
-    labels = run_labels(runs)
+    labels, found = run_labels(runs), groups(runs)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((files("hsfl.report") / "page.html.j2").read_text(encoding="utf-8"))
     page = template.render(
-        title=f"Run {labels[0]}" if len(runs) == 1 else f"{len(runs)} runs: {', '.join(labels)}",
+        title=f"Run {labels[0]}" if len(runs) == 1 else f"{len(runs)} runs: {', '.join(g.label for g in found)}",
         lead=what_you_see(runs),
         summary=_Cells(*summary_rows(runs)),
+        every=_Cells(*_rows(runs)) if any(group.several for group in found) else None,
+        traffic=_Cells(*traffic_rows(runs)),
         pictures=pictures,
         runs=[
             {
@@ -211,13 +184,13 @@ def render(runs: Sequence[Run], pictures: Sequence[Picture]) -> str:
 
 def what_you_see(runs: Sequence[Run]) -> str:
     """The runs in plain words, computed from their data."""
-    sentences = [_setting(runs), headline(runs)]
+    found, sentences = groups(runs), [_setting(runs), headline(runs)]
     for label, run in zip(run_labels(runs), runs, strict=True):
         if late := Counter(name for line in run.metrics for name in line.late):
             sentences.append(f"Left out of rounds of {label} for being late: {left_out(late)}.")
     target = common_target(runs)
     if len(runs) > 1 and target is not None:
-        sentences.append(_sent(runs, target))
+        sentences.append(_sent(found, target))
     if len(runs) > 1:
         different = differences(runs)
         if len(different) > 8:
@@ -229,6 +202,8 @@ def what_you_see(runs: Sequence[Run]) -> str:
     unfinished = [label for label, run in zip(run_labels(runs), runs, strict=True) if not run.finished]
     if unfinished:
         sentences.append(f"Not ended, so shown up to now: {', '.join(unfinished)}.")
+    if any(group.several for group in found):
+        sentences.append(SPREADS)
     if what_times_are(runs) not in sentences[1]:
         sentences.append(what_times_are(runs))
     return " ".join(sentences)
@@ -253,11 +228,11 @@ def _machines(tier: Mapping[str, Any]) -> str:
     return f"{text} (links: {code})" if code else text
 
 
-def _sent(runs: Sequence[Run], target: float) -> str:
+def _sent(found: Sequence[Group], target: float) -> str:
     sent = []
-    for label, run in zip(run_labels(runs), runs, strict=True):
-        line = next(line for line in run.evaluations() if (line.accuracy or 0.0) >= target)
-        sent.append(f"{label} {format_bits(8 * total_bytes(line))}")
+    for group in found:
+        lines = [next(x for x in run.evaluations() if (x.accuracy or 0.0) >= target) for run in group.runs]
+        sent.append(f"{group.label} {spread([8.0 * total_bytes(line) for line in lines], format_bits)}")
     return f"Sent until then: {', '.join(sent)}."
 
 
@@ -268,12 +243,6 @@ def _plan_sentence(run: Run) -> str:
     cuts, intervals, codes = plans[-1]
     links = "" if codes is None else f", links in {planned_codes(codes)}"
     return f"The plan {times}; the last has cuts {numbers(cuts)} and intervals {numbers(intervals)}{links}."
-
-
-def differences(runs: Sequence[Run]) -> list[str]:
-    """The scenario fields in which the runs differ, by their dotted names."""
-    flat = [dotted(run.scenario) for run in runs]
-    return [name for name in dict.fromkeys(n for f in flat for n in f) if len({repr(f.get(name)) for f in flat}) > 1]
 
 
 def _environment(run: Run) -> _Cells:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,11 @@ from hsfl.problem.units import format_bits, format_seconds
 from hsfl.records import RoundRecord
 from hsfl.report.colours import RUNS, tier_colour
 from hsfl.report.counted import metric_names
+from hsfl.report.curves import smooth
+from hsfl.report.groups import Group, band, ended_by, groups, run_labels
 from hsfl.report.labels import CLIENTS_SHOWN
 from hsfl.report.measured import is_measured, kind_of_time
-from hsfl.report.page import ended_by, run_labels, summary_rows, what_you_see
-from hsfl.report.runs import smooth
+from hsfl.report.page import summary_rows, what_you_see
 from hsfl.report.words import finite, forecast_text, numbers, reached
 from hsfl.runs.reading import Run, total_bytes
 from hsfl.runs.stopping import round_limit
@@ -42,45 +43,26 @@ def runs_view(runs: Sequence[Run]) -> dict[str, Any]:
             for i, (run, label) in enumerate(zip(runs, labels, strict=True))
         ],
         "metrics": metrics,
-        "groups": [_group(runs, labels, members) for members in seed_groups(runs)],
+        "groups": [_group(group) for group in groups(runs)],
     }
 
 
-def seed_groups(runs: Sequence[Run]) -> list[list[int]]:
-    """The places of runs that are of one scenario and strategy but for their seeds."""
-    found: dict[str, list[int]] = {}
-    for i, run in enumerate(runs):
-        raw = copy.deepcopy(run.scenario)
-        raw.pop("seed", None)
-        for section in ("training", "strategy"):
-            raw.get(section, {}).pop("seed", None)
-        found.setdefault(repr((run.strategy, _sorted(raw))), []).append(i)
-    return list(found.values())
-
-
-def _sorted(value: Any) -> Any:
-    return {key: _sorted(value[key]) for key in sorted(value)} if isinstance(value, Mapping) else value
-
-
-def _group(runs: Sequence[Run], labels: Sequence[str], members: Sequence[int]) -> dict[str, Any]:
+def _group(group: Group) -> dict[str, Any]:
     """The mean of what several seeds reached at the rounds in which all were evaluated, and its range."""
-    group: dict[str, Any] = {"members": list(members), "colour": RUNS[members[0] % len(RUNS)]}
-    if len(members) == 1:
-        return group | {"label": labels[members[0]]}
-    label = f"{runs[members[0]].strategy}, {len(members)} runs"
-    lines = [{line.round: line for line in runs[i].evaluations()} for i in members]
-    common = sorted(set.intersection(*(set(of) for of in lines)))
-    group["label"] = label
-    for name, get in _HEIGHTS.items():
-        values = np.array([[get(of[round_]) for round_ in common] for of in lines], dtype=float)
-        if values.size:
-            group[name] = {
-                **{x: np.mean([[_x(of[r])[x] for r in common] for of in lines], axis=0).tolist() for x in _X},
-                "mean": finite(values.mean(axis=0)),
-                "low": finite(values.min(axis=0)),
-                "high": finite(values.max(axis=0)),
+    drawn: dict[str, Any] = {"members": list(group.members), "colour": RUNS[group.members[0] % len(RUNS)]}
+    drawn["label"] = group.label
+    for name, get in _HEIGHTS.items() if group.several else ():
+        found = band([run.evaluations() for run in group.runs], partial(_all, get))
+        if found.mean.size:
+            drawn[name] = {
+                **{x: getattr(found, x).tolist() for x in _X},
+                **{what: finite(getattr(found, what)) for what in ("mean", "low", "high")},
             }
-    return group
+    return drawn
+
+
+def _all(get: Callable[[RoundRecord], float], lines: Sequence[RoundRecord]) -> list[float]:
+    return [get(line) for line in lines]
 
 
 def _accuracy(line: RoundRecord) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,25 +13,27 @@ from hsfl.errors import HsflError
 from hsfl.files import write_whole
 from hsfl.problem.plan import NEVER
 from hsfl.problem.profile import FloatArray
-from hsfl.records import Labels, RoundRecord
+from hsfl.records import Labels
 from hsfl.report.colours import RUNS, tier_colour
 from hsfl.report.counted import draw_clients, draw_metrics, has_clients, metric_names
+from hsfl.report.curves import DASHES, draw_accuracy, draw_loss, legend, log_axis
 from hsfl.report.forecasts import draw_forecasts, forecasts
 from hsfl.report.grid import Grid
+from hsfl.report.groups import classifies, groups, run_labels
 from hsfl.report.labels import draw_labels
 from hsfl.report.measured import draw_times, is_measured, kind_of_time
-from hsfl.report.page import Picture, check, classifies, common_target, percent, render, run_labels, summary_rows
-from hsfl.report.plots import new_figure, plain, png, tick_step
-from hsfl.runs.reading import Run, total_bytes
+from hsfl.report.page import Picture, check, render, summary_rows
+from hsfl.report.plots import new_figure, plain, png
+from hsfl.report.traffic import draw_traffic, traffic_rows
+from hsfl.runs.reading import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))  # 5 and 7 have no common divisor: 35 kinds of lines
 _HATCHES = ("", "//", "..", "\\\\", "xx", "--")
-_DURATIONS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (2 * 60, 60, "minutes"), (0, 1, "seconds"))
-_SIZES = ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (0, "bytes"))
+#: Beyond so many, runs are in the common pictures only.
+GROUPS_SHOWN = 16
 
 
 def runs_table(runs: Sequence[Run]) -> Grid:
@@ -39,15 +41,24 @@ def runs_table(runs: Sequence[Run]) -> Grid:
     check(runs)
     header, rows = summary_rows(runs)
     lines = [header, *rows]
-    if len(runs) <= 5:
+    if len(rows) <= 5:
         lines = [list(line) for line in zip(*lines, strict=True)]
     return Grid(lines[0], lines[1:], [i > 0 for i in range(len(lines[0]))])
 
 
-def write_report(runs: Sequence[Run], out: Path) -> list[Path]:
-    """Write the pictures and report.html into a folder, which is made if need be; their paths."""
+def traffic_table(runs: Sequence[Run]) -> Grid:
+    """What every link carried, for the terminal."""
+    header, rows = traffic_rows(runs)
+    return Grid(header, rows, [i > 0 for i in range(len(header))])
+
+
+def write_report(runs: Sequence[Run], out: Path, *, log_time: bool = False) -> list[Path]:
+    """Write the pictures and report.html into a folder, which is made if need be; their paths.
+
+    `log_time`: time on a logarithmic axis.
+    """
     check(runs)
-    pictures = draw_all(runs)
+    pictures = draw_all(runs, log_time=log_time)
     page = render(runs, pictures)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -60,22 +71,32 @@ def write_report(runs: Sequence[Run], out: Path) -> list[Path]:
     return [out / name for name, _ in files]
 
 
-def draw_all(runs: Sequence[Run]) -> list[Picture]:
-    """Every picture that the runs have something for."""
+def draw_all(runs: Sequence[Run], *, log_time: bool = False) -> list[Picture]:
+    """Every picture that the runs have something for; of runs that differ in their seeds only, those of the first."""
+    found = groups(runs)
+    drawn = {group.members[0] for group in found[:GROUPS_SHOWN]}
     three = f"against {kind_of_time(runs)}, rounds and bytes sent over all links."
-    pictures = [Picture("loss.png", f"Training loss (top) and test loss (bottom) {three}", png(draw_loss(runs)))]
+    if any(group.several for group in found):
+        three += " Of several seeds: their mean and range, at the rounds that all have."
+    losses = png(draw_loss(runs, log_time=log_time))
+    pictures = [Picture("loss.png", f"Training loss (top) and test loss (bottom) {three}", losses)]
     if classifies(runs):
         what = f"Test accuracy of the averaged model {three}"
-        pictures.insert(0, Picture("accuracy.png", what, png(draw_accuracy(runs))))
+        pictures.insert(0, Picture("accuracy.png", what, png(draw_accuracy(runs, log_time=log_time))))
     if metric_names(runs):
         what = "Metrics of the averaged model on the test data."
         pictures.append(Picture("metrics.png", what, png(draw_metrics(runs, run_labels(runs)))))
+    if any(run.metrics[-1].bytes for run in runs):
+        what = "Bytes that each link of each tier carried: activations up, gradients down, and averages."
+        pictures.append(Picture("traffic.png", what, png(draw_traffic(runs))))
     labels = labels_of(runs[0])
     together = labels is not None and all(run.labels == labels for run in runs)
     caption = "The training samples of every label that each client holds."
     if labels is not None and together:
         pictures.append(Picture("labels.png", caption, png(draw_labels(labels))))
-    for run, suffix in zip(runs, _suffixes(runs), strict=True):
+    for i, (run, suffix) in enumerate(zip(runs, _suffixes(runs), strict=True)):
+        if i not in drawn:
+            continue
         if run.plans:
             what = "Layers held by each tier (top) and rounds between averages (bottom), as the plan changed."
             pictures.append(Picture(f"plans{suffix}.png", what, png(draw_plans(run)), run))
@@ -94,47 +115,6 @@ def draw_all(runs: Sequence[Run]) -> list[Picture]:
             what = "When the loss that ends training was to be reached, by each evaluation, and when it was."
             pictures.append(Picture(f"forecast{suffix}.png", what, png(draw_forecasts(run)), run))
     return pictures
-
-
-def draw_accuracy(runs: Sequence[Run], figure: Figure | None = None) -> Figure:
-    """Test accuracy against simulated time, rounds and bytes."""
-    figure = figure or new_figure(13, 4.6)
-    panels = figure.subplots(1, 3, sharey=True)
-    lines = [run.evaluations() for run in runs]
-    _curves(panels, runs, lines, lambda points: 100 * np.array([line.accuracy for line in points], dtype=float))
-    target = common_target(runs)
-    if len(runs) > 1 and target is not None:
-        for axes in panels:
-            axes.axhline(100 * target, color="0.4", linewidth=1, linestyle=(0, (1, 2)), zorder=1)
-        figure.suptitle(f"Test accuracy; the dotted line, {percent(target, 1)}, is reached by all runs")
-    else:
-        figure.suptitle("Test accuracy")
-    panels[0].set_ylabel("test accuracy, in %")
-    _x_labels(panels, runs)
-    _legend(figure, panels[0])
-    return figure
-
-
-def draw_loss(runs: Sequence[Run], figure: Figure | None = None) -> Figure:
-    """Training loss, smoothed, and test loss against simulated time, rounds and bytes."""
-    figure = figure or new_figure(13, 8)
-    top, bottom = figure.subplots(2, 3, sharex="col", sharey="row")
-    training = [[line for line in run.metrics if line.loss is not None] for run in runs]
-    test = [[line for line in run.metrics if line.test_loss is not None] for run in runs]
-    window = max(1, max(len(lines) for lines in training) // 100)
-    _curves(top, runs, training, lambda points: smooth([line.loss or 0.0 for line in points], window), dots=False)
-    _curves(bottom, runs, test, lambda points: np.array([line.test_loss for line in points], dtype=float))
-    for panels in (top, bottom):
-        low, high = panels[0].dataLim.intervaly
-        if 0 < 10 * low < high < np.inf:
-            _log_axis(panels[0])
-    smoothed = f" (mean over {window} rounds)" if window > 1 else ""
-    figure.suptitle(f"Training loss{smoothed} and test loss")
-    top[0].set_ylabel("training loss")
-    bottom[0].set_ylabel("test loss")
-    _x_labels(bottom, runs)
-    _legend(figure, bottom[0])
-    return figure
 
 
 def draw_plans(run: Run, figure: Figure | None = None) -> Figure:
@@ -176,11 +156,11 @@ def _intervals(axes: Axes, run: Run, rounds: FloatArray, names: Sequence[str]) -
         shown = np.array([np.nan if value >= NEVER else value for value in values])
         label = f"{name} (never)" if np.isnan(shown).all() else name
         axes.step(
-            rounds, shown, where="post", color=tier_colour(m), linestyle=_DASHES[m % 5], linewidth=2.5, label=label
+            rounds, shown, where="post", color=tier_colour(m), linestyle=DASHES[m % 5], linewidth=2.5, label=label
         )
         top = max(top, *shown[np.isfinite(shown)], 1.0)
     if top > 20:
-        _log_axis(axes)
+        log_axis(axes)
     else:
         axes.locator_params(axis="y", integer=True)
         axes.set_ylim(0, top + 1)
@@ -231,87 +211,8 @@ def draw_drift(run: Run, figure: Figure | None = None) -> Figure:
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("mean squared distance to the mean")
     figure.suptitle(f"{plain(run.name)}: drift just before each average, measured and predicted")
-    _legend(figure, panels[0])
+    legend(figure, panels[0])
     return figure
-
-
-def _curves(
-    panels: Sequence[Axes],
-    runs: Sequence[Run],
-    lines: Sequence[list[RoundRecord]],
-    heights: Callable[[list[RoundRecord]], FloatArray],
-    dots: bool = True,
-) -> None:
-    """One curve per run in the panels of time, rounds and bytes."""
-    places = [place for place, _ in _x_axes(runs)]
-    for i, (label, points) in enumerate(zip(run_labels(runs), lines, strict=True)):
-        y = heights(points)
-        style: dict[str, Any] = {
-            "color": RUNS[i % 7],
-            "linestyle": _DASHES[i % 5],
-            "linewidth": 1.8 if dots else 1.2,
-        }
-        if dots:
-            style |= {"marker": "osD^v"[i % 5], "markersize": 4, "markevery": max(1, len(points) // 20)}
-        for axes, place in zip(panels, places, strict=True):
-            axes.plot([place(line) for line in points], y, label=plain(label), **style)
-    for axes in panels:
-        axes.grid(alpha=0.3)
-        axes.margins(x=0.02)
-
-
-def _x_axes(runs: Sequence[Run]) -> list[tuple[Callable[[RoundRecord], float], str]]:
-    """Simulated time, rounds and bytes: their numbers, in units that fit the longest run, and their labels."""
-    size = max(total_bytes(run.metrics[-1]) for run in runs)
-    _, duration, time_unit = _duration(runs)
-    factor, size_unit = next((scale or 1, unit) for scale, unit in _SIZES if size >= scale)
-    return [
-        (lambda line: line.time_s / duration, f"{kind_of_time(runs)}, in {time_unit}"),
-        (lambda line: line.round, "rounds"),
-        (lambda line: total_bytes(line) / factor, "sent, in " + size_unit),
-    ]
-
-
-def _duration(runs: Sequence[Run]) -> tuple[float, int, str]:
-    """The seconds of the longest run, and the unit that fits them: its seconds and its name."""
-    seconds = max(run.metrics[-1].time_s for run in runs)
-    return seconds, *next((scale, unit) for least, scale, unit in _DURATIONS if seconds >= least)
-
-
-def _x_labels(panels: Sequence[Axes], runs: Sequence[Run]) -> None:
-    from matplotlib.ticker import MultipleLocator
-
-    for axes, (_, label) in zip(panels, _x_axes(runs), strict=True):
-        axes.set_xlabel(label)
-        axes.locator_params(axis="x", nbins=6)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
-    seconds, unit, _ = _duration(runs)
-    panels[0].xaxis.set_major_locator(MultipleLocator(tick_step(seconds) / unit))
-
-
-def _log_axis(axes: Axes) -> None:
-    """A logarithmic axis with plain numbers at 1, 2 and 5."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
-
-
-def smooth(values: Sequence[float], window: int) -> FloatArray:
-    """The mean over a window around each value, narrower at the ends."""
-    ones = np.ones(min(window, max(1, len(values))))
-    if not values:
-        return np.array([])
-    sums = np.convolve(np.array(values, dtype=float), ones, mode="same")
-    return np.asarray(sums / np.convolve(np.ones(len(values)), ones, mode="same"))
-
-
-def _legend(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    columns = 4 if max(map(len, labels), default=0) < 25 else 2
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels) or 1), frameon=False)
 
 
 def _suffixes(runs: Sequence[Run]) -> list[str]:

@@ -36,6 +36,10 @@ def finite(values: Iterable[float]) -> list[float | None]:
     return [float(value) if math.isfinite(value) else None for value in values]
 
 
+def percent(share: float, digits: int = 2) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
 def forecast_text(forecast: ForecastRecord) -> str:
     """When a loss will be reached: "loss 0.1 in 320 rounds (250 to 510), 1 min 20 s simulated"."""
     if forecast.rounds is None or forecast.seconds is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -163,6 +164,17 @@ class Run:
 def total_bytes(line: RoundRecord) -> int:
     """All bytes sent up to a round, over all links of all tiers."""
     return sum(line.bytes.values())
+
+
+def common_target(runs: Sequence[Run]) -> float | None:
+    """The largest test accuracy that all runs reach, rounded down to 0.5 points; None where it is no progress."""
+    reached = [[line.accuracy for line in run.evaluations() if line.accuracy is not None] for run in runs]
+    if not all(reached):
+        return None
+    lowest = min(map(max, reached))
+    steps = round(200 * lowest)
+    target = (steps - (steps / 200 > lowest)) / 200
+    return target if all(run.time_to_accuracy(target) for run in runs) else None
 
 
 _GIVE = "give the folder of a run, as hsfl train writes it"

@@ -33,7 +33,7 @@ function curves(place, kind, what, unit) {
     yText: (v) => digits(v) + unit, xLabel: axis.label(view), label: `${what.replace("_", " ")} against ${axis.label(view)}` });
   for (const line of lines) {
     if (line.low) {
-      const up = line.x.map((x, i) => [sx(x), sy(line.high[i] ?? line.mean[i])]), down = line.x.map((x, i) => [sx(x), sy(line.low[i] ?? line.mean[i])]).reverse();
+      const up = line.x.map((x, i) => [sx(x), sy(line.high[i] ?? line.y[i])]), down = line.x.map((x, i) => [sx(x), sy(line.low[i] ?? line.y[i])]).reverse();
       root.append(svg("path", { d: `${path([...up, ...down])}Z`, fill: line.colour, "fill-opacity": 0.18 }));
     }
     const points = line.x.map((x, i) => [x, line.y[i]]).filter(([, y]) => y !== null);
@@ -46,7 +46,7 @@ function curves(place, kind, what, unit) {
 }
 const legend = () => el("div", { class: "legend" }, view.groups.map((group, g) => el("span", {},
   el("span", { class: "swatch", style: { "border-color": ink(group.colour), "border-top-style": g % DASH.length ? "dashed" : "solid" } }),
-  group.members.length > 1 ? `${group.label} (mean and range)` : group.label)));
+  group.members.length > 1 ? `${group.label}: mean and range` : group.label)));
 
 function plans(place, run) {
   const { plans: made, layers, end, averaged } = run.plans, width = Math.max(260, place.clientWidth || 560);
