@@ -10,7 +10,7 @@ print(result.cuts, result.intervals, result.objective_s, result.gap)
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from hsfl.api import backend, compare, estimate, evaluate, load_scenario, plan, resume, run, sweep, train
+from hsfl.api import backend, compare, estimate, evaluate, load_scenario, plan, plan_sweep, resume, run, train
 from hsfl.errors import HsflError
 from hsfl.planner.result import Evaluation, PlanResult
 from hsfl.problem.plan import Plan
@@ -25,9 +25,15 @@ if TYPE_CHECKING:
     from hsfl import plot
     from hsfl.explorer.notebook import explore
     from hsfl.report.live import LiveLine as Progress
+    from hsfl.report.sweeps import sweep
 
 #: What is imported only when it is used.
-_LATER = {"Progress": "hsfl.report.live:LiveLine", "explore": "hsfl.explorer.notebook:explore", "plot": "hsfl.plot"}
+_LATER = {
+    "Progress": "hsfl.report.live:LiveLine",
+    "explore": "hsfl.explorer.notebook:explore",
+    "plot": "hsfl.plot",
+    "sweep": "hsfl.report.sweeps:sweep",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -57,6 +63,7 @@ __all__ = [
     "explore",
     "load_scenario",
     "plan",
+    "plan_sweep",
     "plot",
     "resume",
     "run",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hsfl import api
 from hsfl.errors import HsflError
 from hsfl.planner.result import PlanResult
-from hsfl.report import plots
+from hsfl.report import curves, plots
 from hsfl.report import runs as pictures
 from hsfl.report.labels import draw_labels
 from hsfl.report.page import check
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def objective(scenario: Scenario | str | Path, result: PlanResult | None = None) -> Axes:
+def objective(scenario: api.SomeScenario, result: PlanResult | None = None) -> Axes:
     """The time to target over the cuts, each with its best intervals; `result` is planned where it is not given."""
     loaded = scenario if isinstance(scenario, Scenario) else api.load_scenario(scenario)
     planned = result or api.plan(loaded)
@@ -30,11 +30,11 @@ def objective(scenario: Scenario | str | Path, result: PlanResult | None = None)
     return figure.axes[0]
 
 
-def sweep(scenario: Scenario | str | Path, field: str, values: Iterable[Any], **options: Any) -> list[Axes]:
+def plan_sweep(scenario: api.SomeScenario, field: str, values: Iterable[Any], **options: Any) -> list[Axes]:
     """Time to target, cuts and intervals against the values of a field; the options are those of `hsfl.plan`."""
     loaded = scenario if isinstance(scenario, Scenario) else api.load_scenario(scenario)
     tried = list(values)
-    found = zip(tried, api.sweep(loaded, field, tried, **options), strict=True)
+    found = zip(tried, api.plan_sweep(loaded, field, tried, **options), strict=True)
     points = [(str(value), point) for value, point in found if isinstance(point, PlanResult)]
     names = [tier.name for tier in loaded.spec.tiers]
     return plots.draw_sweep(field, points, names, plots.pyplot_figure(7.0, 7.0)).axes
@@ -58,16 +58,16 @@ def labels(of: Scenario | str | Path | Run, data: str | Path | None = None) -> l
     return draw_labels(found, plots.pyplot_figure(6, 6)).axes
 
 
-def accuracy(*runs: Run) -> list[Axes]:
-    """Test accuracy of runs against time, rounds and bytes."""
+def accuracy(*runs: Run, log_time: bool = False) -> list[Axes]:
+    """Test accuracy of runs against time, rounds and bytes; of runs that differ in seeds only, mean and range."""
     check(runs)
-    return pictures.draw_accuracy(runs, plots.pyplot_figure(13, 4.6)).axes
+    return curves.draw_accuracy(runs, plots.pyplot_figure(13, 4.6), log_time=log_time).axes
 
 
-def loss(*runs: Run) -> list[Axes]:
-    """Training and test loss of runs against time, rounds and bytes."""
+def loss(*runs: Run, log_time: bool = False) -> list[Axes]:
+    """Training and test loss of runs against time, rounds and bytes, likewise."""
     check(runs)
-    return pictures.draw_loss(runs, plots.pyplot_figure(13, 8)).axes
+    return curves.draw_loss(runs, plots.pyplot_figure(13, 8), log_time=log_time).axes
 
 
 def plans(run: Run) -> list[Axes]:

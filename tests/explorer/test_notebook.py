@@ -74,7 +74,7 @@ def test_pictures_are_axes(tmp_path, monkeypatch) -> None:
 
     run = hsfl.Run.load(write_run(tmp_path / "a"))
     assert isinstance(hsfl.plot.objective("four-tier"), Axes)
-    assert hsfl.plot.sweep("paper", "training.batch_size", [8, 16])[0].get_ylabel() == "time to target"
+    assert hsfl.plot.plan_sweep("paper", "training.batch_size", [8, 16])[0].get_ylabel() == "time to target"
     many = (hsfl.plot.accuracy(run, run), hsfl.plot.loss(run), hsfl.plot.plans(run), hsfl.plot.drift(run))
     assert [len(axes) for axes in many] == [3, 6, 2, 2]
     pyplot.close("all")

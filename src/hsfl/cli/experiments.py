@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from concurrent.futures import Executor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hsfl.cli.common import DebugOption, app, say, show, usable, warnings_in_one_line
-from hsfl.cli.ray_option import AddressMayBeLeftOut, RayOption
+from hsfl.cli.ray_option import AddressMayBeLeftOut, RayOption, pool_of
 from hsfl.cli.training import DataOption
 from hsfl.errors import HsflError, nearest
 from hsfl.files import write_whole
 from hsfl.version import __version__
 
 if TYPE_CHECKING:
-    from hsfl.experiments.reproduce import RunCounts
     from hsfl.experiments.settings import Settings
+    from hsfl.experiments.side_by_side import RunCounts
 
 
 @app.command(cls=AddressMayBeLeftOut)
@@ -104,7 +102,7 @@ def reproduce(
         say("without a GPU, runs of VGG-16 that are not stored yet take days; --quick shows the same small")
     try:
         with (
-            _pool(ray, on_gpu) as pool,
+            pool_of(ray, on_gpu) as pool,
             stops_at_once(),
             warnings_in_one_line(),
             RunsProgress() as progress,
@@ -132,15 +130,6 @@ def reproduce(
     page = results_markdown([json.loads(path.read_text()) for path in shown], pictures=".", about=about)
     write_whole(out / "results.md", page.encode(), replace=True)
     _end(progress.seen, out)
-
-
-def _pool(cluster: str | None, on_gpu: bool) -> AbstractContextManager[Executor | None]:
-    """Where runs are trained side by side, if not in processes here."""
-    if cluster is None:
-        return nullcontext()
-    from hsfl.distributed.ray_tasks import ray_tasks
-
-    return ray_tasks(cluster, on_gpu=on_gpu)
 
 
 def _about(settings: Settings) -> str:

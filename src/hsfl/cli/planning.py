@@ -25,10 +25,12 @@ from hsfl.cli.trust import TrustOption
 from hsfl.errors import HsflError
 from hsfl.files import write_whole
 from hsfl.planner.result import PlanResult
+from hsfl.runs.profiling import profile_model
 from hsfl.scenario.catalog import DEFAULT_INPUT_SHAPES, checked_shape, scenario_names, shipped_profile
 from hsfl.scenario.reading import read_scenario
 from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.toml_format import toml_or_text
+from hsfl.scenario.varying import split_values
 
 if TYPE_CHECKING:
     from hsfl.planner.baselines import Alternative
@@ -187,7 +189,7 @@ def profile(
 
 
 def _builtin(name: str) -> Scenario:
-    return read_scenario(name, api.profile_model)
+    return read_scenario(name, profile_model)
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -206,8 +208,8 @@ def _sweep(scenario: Scenario, text: str, options: dict[str, Any], plot: Path | 
     field, equals, values = text.partition("=")
     if not equals or not field.strip() or not values.strip():
         raise HsflError(f"--sweep {text}: write FIELD=A,B,C, as in training.batch_size=8,16,32")
-    texts = [value.strip() for value in values.split(",")]
-    points = list(zip(texts, api.sweep(scenario, field.strip(), map(toml_or_text, texts), **options), strict=True))
+    texts = split_values(values)
+    points = list(zip(texts, api.plan_sweep(scenario, field.strip(), map(toml_or_text, texts), **options), strict=True))
     if all(isinstance(point, HsflError) for _, point in points):
         raise HsflError(f"--sweep {text}: no value has a plan; the first: {points[0][1]}")
     names = [tier.name for tier in scenario.spec.tiers]

@@ -1,7 +1,9 @@
-"""The option --ray, alone or with an address."""
+"""The option --ray, alone or with an address, and the pool it means where runs are trained side by side."""
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -37,3 +39,12 @@ class AddressMayBeLeftOut(TyperCommand):
             if option == "--ray" and (follows.startswith("-") or (follows != "auto" and ":" not in follows)):
                 given[at] = "--ray="
         return super().parse_args(ctx, given)
+
+
+def pool_of(cluster: str | None, on_gpu: bool) -> AbstractContextManager[Executor | None]:
+    """Where runs are trained side by side, if not in processes here."""
+    if cluster is None:
+        return nullcontext()
+    from hsfl.distributed.ray_tasks import ray_tasks
+
+    return ray_tasks(cluster, on_gpu=on_gpu)

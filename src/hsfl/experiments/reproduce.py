@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +14,11 @@ from hsfl.experiments.benchmarks import PARTITIONS
 from hsfl.experiments.recipe import Found, Key, Recipe
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings
+from hsfl.experiments.side_by_side import RunCounts, each
 from hsfl.experiments.store import Store, content
 from hsfl.runs.callback import Callback
 from hsfl.runs.reading import Run
 from hsfl.scenario.scenario import Scenario
-
-
-@dataclass
-class RunCounts:
-    """What people are told: how many of the runs are done, and which one is being trained."""
-
-    total: int = 0
-    done: int = 0
-    trained: int = 0
-    current: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,69 +87,25 @@ def _side_by_side(
     for run in runs.values():
         groups.setdefault(content(run.scenario), []).append(run)
     folder, data = store.folder.resolve(), None if store.data is None else store.data.resolve()
-    with pool or ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin_process) as pool:
-        futures = {
-            pool.submit(_train, folder, data, [run.scenario for run in group]): group for group in groups.values()
-        }
-        try:
-            for future in as_completed(futures):
-                try:
-                    trained = future.result()
-                except BrokenProcessPool:
-                    raise HsflError(
-                        "a process that trained was ended from outside, perhaps for lack of memory; the same command "
-                        f"goes on from here, with --jobs {max(1, jobs - 1)} in less memory"
-                    ) from None
-                if not all(path.is_dir() for path in trained):
-                    raise HsflError(f"{store.folder}: what was trained elsewhere is not here; use a folder all share")
-                store.trained += trained
-                counts.trained = len(store.trained)
-                for run in futures[future]:
-                    counts.done += 1
-                    counts.current = run.name
-                    on_progress(counts)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in multiprocessing.active_children():
-                process.terminate()
-            raise
-
-
-#: Whether a process that trains was asked to stop, and begins nothing more.
-_stopped = threading.Event()
+    scenarios = [[run.scenario for run in group] for group in groups.values()]
+    names = {id(wanted): group for wanted, group in zip(scenarios, groups.values(), strict=True)}
+    for wanted, trained in each(partial(_train, folder, data), scenarios, jobs=jobs, pool=pool):
+        if not all(path.is_dir() for path in trained):
+            raise HsflError(f"{store.folder}: what was trained elsewhere is not here; use a folder all share")
+        store.trained += trained
+        counts.trained = len(store.trained)
+        for run in names[id(wanted)]:
+            counts.done += 1
+            counts.current = run.name
+            on_progress(counts)
 
 
 def _train(folder: Path, data: Path | None, scenarios: list[Scenario]) -> list[Path]:
     """Runs of one content, one after the other, for the later may be the earlier in other seconds."""
-    import torch
-
-    torch.set_num_threads(1)
     store = Store(folder, data)
-    try:
-        for scenario in scenarios:
-            if not _stopped.is_set():
-                store.run(scenario)
-    except KeyboardInterrupt:  # the run is stored as far as it is
-        _stopped.set()
-        parent = multiprocessing.parent_process()
-        if parent is not None and not parent.is_alive():
-            os._exit(130)  # or it would wait for more to do, forever
+    for scenario in scenarios:
+        store.run(scenario)
     return store.trained
-
-
-def _begin_process() -> None:
-    """Set up a process that trains: its parent handles Ctrl-C and passes it on, and it ends with its parent."""
-    for name in ("SIGINT", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-
-    def end_with_parent() -> None:
-        if parent is not None:
-            parent.join()
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def _cost(runs: Iterable[Run], costed: set[Path]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from hsfl.problem.codes import PLAIN, LinkCodes
 from hsfl.records import Summary
 from hsfl.runs.callback import Callback
 from hsfl.runs.reading import Run
+from hsfl.runs.resuming import changes
 from hsfl.runs.retiming import retimed
 from hsfl.scenario.scenario import Scenario
 from hsfl.strategies import make_strategy
@@ -60,17 +61,9 @@ class Store:
         number = 1 + max((int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"{key}-*")), default=0)
         folder = begun.folder if begun is not None else self.folder / f"{key}-{number}"
         self.trained.append(folder)
-        started = perf_counter()
-        try:
-            if begun is not None:
-                runs.remove(begun)
-                api.resume(folder, callbacks=callbacks, data=self.data)
-            else:
-                api.train(scenario, callbacks=callbacks, out=folder, data=self.data)
-        except DivergedError as error:
-            if not folder.exists():  # the model as it starts
-                raise
-            _close(folder, str(error), perf_counter() - started)
+        if begun is not None:
+            runs.remove(begun)
+        train_or_go_on(scenario, folder, callbacks, self.data)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         (folder / "model.safetensors").unlink(missing_ok=True)
         runs.append(Run.load(folder))
@@ -87,6 +80,23 @@ class Store:
                 if run.summary is None or (run.metrics and run.metrics[-1].round == run.summary.rounds):
                     self._known[key].append(run)
         return self._known[key]
+
+
+def train_or_go_on(
+    scenario: Scenario, folder: Path, callbacks: Sequence[Callback] = (), data: Path | None = None
+) -> None:
+    """Train into a folder, from where a run that is there stands; one that diverges is a run that ended."""
+    started = perf_counter()
+    try:
+        if (folder / "scenario.toml").exists():
+            given: dict[str, Any] = {"data": data, **scenario.objects}
+            api.resume(folder, changes(scenario), callbacks=callbacks, **given)
+        else:
+            api.train(scenario, callbacks=callbacks, out=folder, data=data)
+    except DivergedError as error:
+        if not folder.exists():  # the model as it starts
+            raise
+        _close(folder, str(error), perf_counter() - started)
 
 
 def _close(folder: Path, why: str, wall_s: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -41,14 +41,16 @@ class Explorer:
 
 
 def explore(
-    what: Scenario | Run | str | Path | Sequence[Run | str | Path] = "paper", *, port: int = 0, height: int = 900
+    what: api.SomeScenario | Run | Sequence[Run | str | Path] = "paper", *, port: int = 0, height: int = 900
 ) -> Explorer:
     """Open the page of hsfl explore from Python: the last line of a notebook's cell shows it.
 
-    `what` is a scenario, its file or the name of a built-in one; or a run, the folder of one or of several, or a list
+    `what` is a scenario, as `hsfl.plan` takes one; or a run, the folder of one or of several, or a list
     of these. The page is served on this machine only, at a free port unless one is given, until `close` or the end of
     Python.
     """
+    if isinstance(what, Mapping):
+        what = api.load_scenario(what)
     if isinstance(what, Scenario):
         return Explorer(PlanPage(what, None), None, port, height)
     places = [what] if isinstance(what, str | Path | Run) else list(what) if isinstance(what, Sequence) else []

@@ -110,7 +110,7 @@ class PlanPage:
         _check_field(scenario, asked.field)
         points: list[PlanResult | HsflError] = []
         for value in asked.values:
-            points += api.sweep(scenario, asked.field, [toml_or_text(value)], **_options(asked))
+            points += api.plan_sweep(scenario, asked.field, [toml_or_text(value)], **_options(asked))
             if gone():
                 raise GoneError
         names = [tier.name for tier in scenario.spec.tiers]
@@ -217,10 +217,10 @@ def _once(profiler: Profiler) -> Profiler:
     """A model of one's own is built and measured once, however often fields are changed."""
     known: dict[str, LayerProfile] = {}
 
-    def profile(model: ModelSection, folder: Path | None) -> LayerProfile:
+    def profile(model: ModelSection, folder: Path | None, given: Any) -> LayerProfile:
         key = model.model_dump_json()
         if key not in known:
-            known[key] = profiler(model, folder)
+            known[key] = profiler(model, folder, given)
         return known[key]
 
     return profile

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from hsfl.experiments.reproduce import RunCounts
+from hsfl.experiments.side_by_side import RunCounts
 from hsfl.problem.units import format_seconds
 from hsfl.records import RoundRecord, Summary
 from hsfl.report.words import reached
@@ -77,7 +77,8 @@ class RunsProgress(Callback):
 
     def on_end(self, summary: Summary) -> None:
         took = time.perf_counter() - self.run_started
-        reached = f"{summary.accuracy:.2%} after {format_seconds(summary.time_s)} simulated"
+        accuracy = "" if summary.accuracy is None else f"{summary.accuracy:.2%} "
+        reached = f"{accuracy}after {format_seconds(summary.time_s)} simulated"
         self._log(self.seen.done + 1, self.seen, f": {reached}, {format_seconds(took)} here")
         self.told = True
 
