@@ -337,22 +337,6 @@ def test_a_terminal_shows_one_line_that_is_kept_up_to_date(tiny, tmp_path):
     assert "\x1b[?25h" in screen.getvalue()  # the cursor is back
 
 
-def test_tensorboard_files(command, tiny, tmp_path):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    tiny({"stopping.rounds": 6})
-    assert command("train", "tiny.toml", "--out", "run", "--tensorboard").code == 0
-    assert command("train", "--resume", "run", "--rounds", 9, "--tensorboard").code == 0
-    events = accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
-    metrics = lines(tmp_path / "run" / "metrics.jsonl")
-    for key in ("loss", "accuracy", "time_s"):
-        found = {event.step: event.value for event in events.Scalars(key)}
-        expected = {line["round"]: line[key] for line in metrics if key in line}
-        assert {step: found[step] for step in expected} == pytest.approx(expected)
-    assert {"cut/device", "interval/edge", "bytes/device.up", "drift/device/measured"} <= set(events.Tags()["scalars"])
-    # An error before anything was begun is still that error.
-    assert "no such strategy" in command("train", "tiny.toml", "--strategy", "x", "--tensorboard").err
-
-
 # --- hsfl estimate ---
 
 

@@ -28,6 +28,7 @@ from hsfl.cli.output import may_get_lost
 from hsfl.cli.ray_option import AddressMayBeLeftOut, RayOption
 from hsfl.cli.training import (
     DataOption,
+    LogOption,
     ResumeOption,
     RoundsOption,
     RunOption,
@@ -36,11 +37,12 @@ from hsfl.cli.training import (
     changes_of,
     check_what,
     interrupts_that_say_how_to_go_on,
-    live,
+    listeners,
     numbers,
 )
 from hsfl.cli.trust import TrustOption
 from hsfl.errors import HsflError
+from hsfl.runs.profiling import profile_model
 from hsfl.scenario.reading import read_scenario
 
 TokenOption = Annotated[
@@ -114,6 +116,7 @@ def run(
     data: DataOption = None,
     out: RunOption = None,
     resume: ResumeOption = None,
+    log: LogOption = None,
     trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -146,13 +149,13 @@ def run(
     check_what("run", scenario, resume, out)
     with may_get_lost(), warnings_in_one_line(), interrupts_that_say_how_to_go_on():
         if resume is not None:
-            api.resume(resume, changes_of(resume, scenario, overrides), callbacks=[live()], data=data, **where)
+            api.resume(resume, changes_of(resume, scenario, overrides), callbacks=listeners(log), data=data, **where)
             return
         assert scenario is not None
         loaded = api.load_scenario(scenario, overrides)
         if sys.stdout.isatty():
             show(f"Preparing {loaded.name}: model, data and machines")
-        api.run(loaded, callbacks=[live()], out=out, data=data, **where)
+        api.run(loaded, callbacks=listeners(log), out=out, data=data, **where)
 
 
 @app.command()
@@ -246,7 +249,7 @@ def nursery() -> None:
     set_threads(1)
     given = json.loads(sys.stdin.readline())
     loaded = replace(
-        read_scenario(given["scenario"], api.profile_model),
+        read_scenario(given["scenario"], profile_model),
         folder=None if given["scenario_folder"] is None else Path(given["scenario_folder"]),
     )
     described = describe(loaded, None if given["data"] is None else Path(given["data"]))

@@ -29,6 +29,7 @@ from hsfl.cli.output import may_get_lost
 from hsfl.cli.trust import TrustOption
 from hsfl.errors import HsflError
 from hsfl.runs.processes import follows, says_it
+from hsfl.runs.profiling import profile_model
 
 if TYPE_CHECKING:
     from hsfl.runs.callback import Callback
@@ -53,6 +54,15 @@ RunOption = Annotated[
 ]
 ResumeOption = Annotated[
     Path | None, typer.Option(metavar="DIR", callback=usable, help="Go on with a run from its last checkpoint.")
+]
+LogOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log",
+        metavar="NAME",
+        help="Also log to tensorboard, wandb or mlflow, into the run's folder unless their own settings say where; "
+        "repeatable.",
+    ),
 ]
 data_app = typer.Typer(
     help="Data sets: list them, fetch one, or show who has what.", no_args_is_help=True, rich_markup_mode=None
@@ -100,9 +110,7 @@ def train(
     data: DataOption = None,
     out: RunOption = None,
     resume: ResumeOption = None,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write TensorBoard files into the run's folder.")
-    ] = False,
+    log: LogOption = None,
     trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -127,11 +135,7 @@ def train(
     }
     overrides = overridden(given, code, set_)
     check_what("train", scenario, resume, out)
-    callbacks: list[Callback] = [live()]
-    if tensorboard:
-        from hsfl.runs.tensorboard import TensorBoard
-
-        callbacks.append(TensorBoard())
+    callbacks = listeners(log)
     with may_get_lost(), warnings_in_one_line(), interrupts_that_say_how_to_go_on():
         if resume is None:
             assert scenario is not None
@@ -153,19 +157,24 @@ def report(
         Path | None,
         typer.Option(metavar="DIR", callback=usable, help="Where to write; default: the run's folder, or ./report."),
     ] = None,
+    log_time: Annotated[bool, typer.Option("--log-time", help="Draw time on a logarithmic axis.")] = False,
     debug: DebugOption = False,
 ) -> None:
-    """Draw runs, several over each other, and write one page that shows it all."""
+    """Draw runs, several over each other, and write one page that shows it all.
+
+    Runs that differ in nothing but their seeds are shown together: mean, range, and how sure a comparison is.
+    """
     from hsfl.report.measured import parts_tables
     from hsfl.report.page import headline
-    from hsfl.report.runs import runs_table, write_report
+    from hsfl.report.runs import runs_table, traffic_table, write_report
     from hsfl.runs.reading import Run
 
     loaded = [Run.load(folder) for folder in runs]
     target = out or (runs[0] if len(runs) == 1 else Path("report"))
-    written = write_report(loaded, target)
+    written = write_report(loaded, target, log_time=log_time)
     show(
         runs_table(loaded),
+        traffic_table(loaded),
         *parts_tables(loaded),
         headline(loaded),
         f"\nWrote {written[-1]} and {len(written) - 1} pictures beside it",
@@ -277,7 +286,7 @@ def changes_of(resume: Path, scenario: str | None, overrides: dict[str, Any]) ->
     from hsfl.runs import resuming
 
     loaded = api.load_scenario(scenario, overrides)
-    resuming.check_same(resuming.read(resume, api.profile_model)[0], loaded, resume)
+    resuming.check_same(resuming.read(resume, profile_model)[0], loaded, resume)
     return resuming.changes(loaded)
 
 
@@ -301,7 +310,13 @@ def interrupts_that_say_how_to_go_on() -> Iterator[None]:
         raise SystemExit(130) from None
 
 
-def live() -> Callback:
+def listeners(log: list[str] | None) -> list[Callback]:
+    """What hears of training: the line of progress, and loggers."""
     from hsfl.report.live import LiveLine
 
-    return LiveLine()
+    found: list[Callback] = [LiveLine()]
+    if log:
+        from hsfl.runs.loggers import loggers
+
+        found += loggers(log)
+    return found
