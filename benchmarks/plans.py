@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hsfl.api import profile_model
+from hsfl.runs.profiling import profile_model
 from hsfl.errors import DivergedError
 from hsfl.planner.baselines import full_sync_cuts
 from hsfl.runs.reading import Run

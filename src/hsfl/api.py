@@ -14,11 +14,9 @@ from hsfl.planner.baselines import Comparison, alternatives
 from hsfl.planner.result import Evaluation, PlanResult, evaluate_plan
 from hsfl.planner.solve import best_at, check_order, solve, solve_with_step, with_best_codes
 from hsfl.problem.plan import Plan, make_plan
-from hsfl.problem.profile import LayerProfile
-from hsfl.scenario.catalog import CLASSES
+from hsfl.runs.profiling import profile_model
 from hsfl.scenario.reading import read_scenario
 from hsfl.scenario.scenario import Scenario
-from hsfl.scenario.schema import ModelSection
 
 if TYPE_CHECKING:
     from hsfl.distributed.cluster import Cluster
@@ -30,21 +28,36 @@ if TYPE_CHECKING:
     from hsfl.runs.reading import Run
 
 
-def load_scenario(path_or_name: str | Path, overrides: Mapping[str, Any] | None = None) -> Scenario:
-    """Read and check a scenario file, or a built-in scenario by name.
+#: One that is loaded, its file, the name of a built-in one, or a dictionary with what a file would say.
+SomeScenario = Scenario | str | Path | Mapping[str, Any]
+
+
+def load_scenario(
+    scenario: str | Path | Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    model: Any = None,
+    data: Any = None,
+    strategy: Strategy | None = None,
+) -> Scenario:
+    """Read and check a scenario: a file, a built-in one by name, or a dictionary with what a file would say.
 
     `overrides` replaces fields by path before the check, for example ``{"tiers.device.uplink": "20 Mbps"}``. Raises
     `hsfl.HsflError` with one sentence when anything is wrong. The constants of the convergence bound may be absent:
     planning says that it needs them, training measures its own.
+
+    In place of what it names: `model`, an nn.Module, trained from the weights it has, or a function that makes one;
+    `data`, four tensors or two torch Datasets, or a function that returns them; `strategy`, an object as
+    `hsfl.problem.strategy.Strategy` describes it. All that takes the scenario takes them along.
     """
-    scenario = read_scenario(path_or_name, profile_model, overrides)
-    with _naming(scenario):
-        _ = scenario.bare_problem
-    return scenario
+    found = read_scenario(scenario, profile_model, overrides, {"model": model, "data": data, "strategy": strategy})
+    with _naming(found):
+        _ = found.bare_problem
+    return found
 
 
 def plan(
-    scenario: Scenario | str | Path,
+    scenario: SomeScenario,
     method: str = "exact",
     *,
     allow_empty_tiers: bool = False,
@@ -72,7 +85,7 @@ def plan(
 
 
 def evaluate(
-    scenario: Scenario | str | Path,
+    scenario: SomeScenario,
     cuts: Iterable[int],
     intervals: Iterable[int] | None = None,
     *,
@@ -100,8 +113,8 @@ def evaluate(
         return evaluate_plan(problem, chosen)
 
 
-def sweep(
-    scenario: Scenario | str | Path, field: str, values: Iterable[Any], **options: Any
+def plan_sweep(
+    scenario: SomeScenario, field: str, values: Iterable[Any], **options: Any
 ) -> list[PlanResult | HsflError]:
     """The plan for every value of a field, such as "tiers.device.uplink", or the error that says why there is none.
 
@@ -118,9 +131,7 @@ def sweep(
     return [planned(value) for value in values]
 
 
-def compare(
-    scenario: Scenario | str | Path, chosen: Plan | PlanResult, *, allow_empty_tiers: bool = False
-) -> Comparison:
+def compare(scenario: SomeScenario, chosen: Plan | PlanResult, *, allow_empty_tiers: bool = False) -> Comparison:
     """What other ways of choosing would cost: full synchronisation, random plans, AMS, PSL, one tier less.
 
     All at the learning rate of the result, or of the scenario for a bare plan.
@@ -162,25 +173,12 @@ def backend(
     return BACKENDS[kind](layers, hosts, cuts, optimizer, **options)
 
 
-def _loaded(scenario: Scenario | str | Path) -> Scenario:
+def _loaded(scenario: SomeScenario) -> Scenario:
     return scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
 
 
-def profile_model(model: ModelSection, folder: Path | None) -> LayerProfile:
-    """The profile of a model that has none in a file: build it and measure it, which needs torch."""
-    from hsfl import models
-
-    assert model.name is not None or model.factory is not None
-    if model.factory is not None:
-        assert model.input_shape is not None
-        return models.profile(models.load_factory(model.factory, folder), tuple(model.input_shape))
-    assert model.name is not None
-    shape = tuple(model.input_shape or models.input_shape(model.name))
-    return models.profile(models.build(model.name, shape, model.classes or CLASSES), shape)
-
-
 def train(
-    scenario: Scenario | str | Path,
+    scenario: SomeScenario,
     *,
     strategy: str | Strategy | None = None,
     loss: str | Loss | None = None,
@@ -197,19 +195,18 @@ def train(
     losses with ``reduction="none"``. `callbacks` are subclasses of `hsfl.Callback`. `data` is a folder with data sets.
     Ctrl-C finishes the round, writes a checkpoint and raises KeyboardInterrupt; `hsfl.resume` goes on from there.
     """
-    scenario, strategy = _by_name(_loaded(scenario), strategy)
+    scenario = _chosen(_loaded(scenario), strategy)
     _check_extra()
     from hsfl.runs.learning import Given
     from hsfl.runs.training import start
 
     if isinstance(loss, str):
         scenario, loss = scenario.with_overrides({"training.loss": loss}), None
-    options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": _path(data)}
-    return start(scenario, _path(out), given=Given(loss, metrics), **options)
+    return start(scenario, _path(out), given=Given(loss, metrics), callbacks=callbacks, data_folder=_path(data))
 
 
 def run(
-    scenario: Scenario | str | Path,
+    scenario: SomeScenario,
     *,
     cluster: str = "local",
     strategy: str | Strategy | None = None,
@@ -236,24 +233,24 @@ def run(
     `as_measured`: plans are made for the machines and links as they are measured, not as the scenario has them. Needs
     the extra "run".
     """
-    scenario, strategy = _by_name(_loaded(scenario), strategy)
+    scenario = _chosen(_loaded(scenario), strategy)
     where = (cluster, _path(data), _path(token), _path(certificates), listen, _path(state), as_measured)
     with _machines(scenario, *where) as (scenario, executor):
         from hsfl.runs.training import start
 
-        options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": _path(data)}
-        return start(scenario, _path(out), executor=executor, **options)
+        return start(scenario, _path(out), executor=executor, callbacks=callbacks, data_folder=_path(data))
 
 
 def resume(
     folder: str | Path,
     overrides: Mapping[str, Any] | None = None,
     *,
+    model: Any = None,
     strategy: Strategy | None = None,
     loss: Loss | None = None,
     metrics: Mapping[str, Metric] | Iterable[str | Metric] | None = None,
     callbacks: Sequence[Callback] = (),
-    data: str | Path | None = None,
+    data: Any = None,
     cluster: str | None = None,
     token: str | Path | None = None,
     certificates: str | Path | None = None,
@@ -263,8 +260,9 @@ def resume(
 ) -> Run:
     """Go on with a run from its last checkpoint; `overrides` may change when it ends (stopping.rounds and the like).
 
-    A run with a strategy, a loss or metrics of your own, given from Python, needs them again here. `cluster` and what
-    follows it are those of `run`; without a cluster it goes on in this process.
+    A run with a model, data, a strategy, a loss or metrics of your own, given from Python, needs them again here;
+    `data` may also be a folder with data sets. `cluster` and what follows it are those of `run`; without a cluster it
+    goes on in this process.
     """
     _check_extra()
     from hsfl.runs import resuming
@@ -275,8 +273,10 @@ def resume(
         changed = scenario.with_overrides(overrides)
         resuming.check_same(scenario, changed, Path(folder))
         scenario = changed
-    data_folder = _path(data) or data_folder
-    options: Any = {"strategy": strategy, "callbacks": callbacks, "data_folder": data_folder}
+    if isinstance(data, str | Path):
+        data_folder, data = Path(data), None
+    scenario = scenario.with_objects({"model": model, "data": data, "strategy": strategy})
+    options: Any = {"callbacks": callbacks, "data_folder": data_folder}
     if cluster is None:
         from hsfl.runs.learning import Given
 
@@ -288,11 +288,11 @@ def resume(
         return go_on(Path(folder), scenario, executor=executor, **options)
 
 
-def _by_name(scenario: Scenario, strategy: str | Strategy | None) -> tuple[Scenario, Strategy | None]:
-    """A strategy that is given by its name belongs to the scenario."""
+def _chosen(scenario: Scenario, strategy: str | Strategy | None) -> Scenario:
+    """A strategy that is given, by its name or as an object, belongs to the scenario."""
     if isinstance(strategy, str):
-        return scenario.with_overrides({"strategy.name": strategy}), None
-    return scenario, strategy
+        return scenario.with_overrides({"strategy.name": strategy})
+    return scenario.with_objects({"strategy": strategy})
 
 
 @contextmanager
@@ -309,7 +309,7 @@ def _machines(scenario: Scenario, *where: Any) -> Iterator[tuple[Scenario, Clust
 
 
 def estimate(
-    scenario: Scenario | str | Path, *, rounds: int = 100, batches: int = 16, data: str | Path | None = None
+    scenario: SomeScenario, *, rounds: int = 100, batches: int = 16, data: str | Path | None = None
 ) -> Constants:
     """Measure the convergence constants of a scenario: the largest of three points of a short synchronised training.
 

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from hsfl.errors import HsflError, raised
+
+#: In place of a module's name: an object that was given from Python.
+GIVEN = "given"
 
 
 def allow(spec: str, files: Sequence[Path]) -> None:
@@ -37,6 +43,11 @@ class Factory:
         self.spec, self.label, self.error = spec, label, error
         self.folders = list(dict.fromkeys(str(Path(f).resolve()) for f in (search, Path()) if f is not None))
         self._module, _, self._attribute = spec.partition(":")
+        if self._module == GIVEN:
+            raise error(
+                f"{label}: it was given from Python, and no file holds it; give it again, with model=, data= or "
+                "strategy= of hsfl.load_scenario or, to go on with a run, of hsfl.resume"
+            )
         if not (self._module and self._attribute):
             raise error(f"{label}: write it as package.module:function")
         if self._module.endswith(".py"):
@@ -99,6 +110,44 @@ class Factory:
             hint = f"did you mean {near[0]}?" if near else "name a function that the module defines"
             raise self.error(f"{self.label}: module {name} has no {self._attribute}; {hint}")
         return function  # type: ignore[no-any-return]
+
+
+class FromPython(Factory):
+    """An object that was given from Python in place of such a name: a function or class is called, others are taken."""
+
+    def __init__(self, given: Any, label: str, error: type[HsflError]) -> None:
+        self.given, self.label, self.error = given, label, error
+
+    @property
+    def made(self) -> bool:
+        """Whether each call makes a new one."""
+        return inspect.isroutine(self.given) or isinstance(self.given, type | partial)
+
+    def call(self) -> Any:
+        if not self.made:
+            return self.given
+        try:
+            return self.given()
+        except (Exception, SystemExit) as error:
+            raise self.failed("calling it without arguments", error) from error
+
+    @contextmanager
+    def importing(self) -> Iterator[None]:
+        yield
+
+    def failed(self, action: str, error: BaseException) -> HsflError:
+        return self.error(f"{self.label}: {action} raised {raised(error)}; what is given must run by itself")
+
+
+def given_name(given: Any) -> str:
+    """What stands in a scenario for an object that was given from Python: "given:Net"."""
+    name = getattr(given, "__qualname__", None) or getattr(given, "__name__", None) or type(given).__name__
+    return f"{GIVEN}:{re.sub(r'[^A-Za-z0-9_]+', '_', str(name)).strip('_') or 'object'}"
+
+
+def source(spec: str, search: Path | None, label: str, error: type[HsflError], given: Any = None) -> Factory:
+    """Where an object comes from: what was given from Python, or else the function that is named."""
+    return Factory(spec, search, label, error) if given is None else FromPython(given, label, error)
 
 
 def _files(module: str, folders: list[str]) -> list[Path]:

@@ -22,11 +22,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import hsfl
-from hsfl.api import profile_model
 from hsfl.engine import saving
 from hsfl.engine.checkpoint import Checkpoints
 from hsfl.runs import resuming
 from hsfl.runs.interrupting import InterruptedRun
+from hsfl.runs.profiling import profile_model
 from hsfl.scenario.reading import read_scenario
 from tests.runs.conftest import FIXED, results, rounds_of, write_tiny
 from tests.scenario.command import contents

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hsfl.api import profile_model
 from hsfl.errors import ScenarioError
+from hsfl.runs.profiling import profile_model
 from hsfl.scenario.draw import LINKS
 from hsfl.scenario.dynamics import Conditions
 from hsfl.scenario.scenario import Scenario, scenario_from_dict

@@ -31,7 +31,13 @@ class ClientData(NamedTuple):
 def load_client_data(scenario: Scenario, data_folder: Path | None) -> ClientData:
     """Read the data of a scenario and spread them over its clients."""
     section, folder, clients = scenario.data, scenario.folder, scenario.spec.tiers[0].entities
-    found = load_dataset(section, input_shape=scenario.input_shape, scenario_folder=folder, data_folder=data_folder)
+    found = load_dataset(
+        section,
+        input_shape=scenario.input_shape,
+        scenario_folder=folder,
+        data_folder=data_folder,
+        given=scenario.objects.get("data"),
+    )
     seed = scenario.training_seed
     parts = partition(section, found.train[1].numpy(), clients, seed, folder, found.users)
     if section.feature_noise:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,12 +42,17 @@ class Dataset:
 
 
 def load_dataset(
-    section: DataSection, *, input_shape: tuple[int, ...], scenario_folder: Path | None, data_folder: Path | None
+    section: DataSection,
+    *,
+    input_shape: tuple[int, ...],
+    scenario_folder: Path | None,
+    data_folder: Path | None,
+    given: Any = None,
 ) -> Dataset:
     """The data that [data] names, for a model that takes samples of `input_shape`.
 
     Named data is looked for in `data_folder`, in $HSFL_DATA and in the cache; a factory's module in `scenario_folder`
-    first.
+    first. `given` is taken instead of the factory's: see `hsfl.data.own_data.load`.
     """
     if (section.name is None) == (section.factory is None):
         given = "neither" if section.name is None else "both"
@@ -69,7 +74,8 @@ def load_dataset(
         train, test = (_tensors(part) for part in official_files.read_named(section.name, data_folder))
     else:
         label, field = str(section.factory), f"data.factory = {section.factory}"
-        train, test, users = own_data.load(label, scenario_folder, section.columns or ColumnsSection.model_validate({}))
+        columns = section.columns or ColumnsSection.model_validate({})
+        train, test, users = own_data.load(label, scenario_folder, columns, given)
     for part, tensors in (("training", train), ("test", test)):
         _check(field, part, *tensors)
     if train[0].dtype != test[0].dtype:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hsfl.data.columns import is_split, read_split
 from hsfl.errors import ScenarioError
-from hsfl.factory import Factory
+from hsfl.factory import Factory, source
 from hsfl.scenario.data_section import ColumnsSection
 
 _WANTED = (
@@ -26,14 +26,16 @@ Part = tuple[Tensor, Tensor]
 Indices = npt.NDArray[np.int64]
 
 
-def load(spec: str, search: Path | None, columns: ColumnsSection) -> tuple[Part, Part, Indices | None]:
+def load(
+    spec: str, search: Path | None, columns: ColumnsSection, given: Any = None
+) -> tuple[Part, Part, Indices | None]:
     """The training and the test part that the function named by `spec` returns, as tensors of the types we train on.
 
     And whose each training sample is, where a column says it. The module is looked for in the folder `search`, then in
-    the working directory, then where Python looks.
+    the working directory, then where Python looks. `given` is taken instead: such a function, or what it would return.
     """
     field = f"data.factory = {spec}"
-    factory = Factory(spec, search, field, ScenarioError)
+    factory = source(spec, search, field, ScenarioError, given)
     result, users = factory.call(), None
     if is_split(result):
         with factory.importing():

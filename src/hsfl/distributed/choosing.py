@@ -30,6 +30,11 @@ class Where(NamedTuple):
 def cluster_of(scenario: Scenario, where: Where, notify: Callable[[str], None]) -> Cluster:
     """Machines that have not begun; their scenario is the one that they train."""
     cluster, as_measured = where.cluster, where.as_measured
+    if given := [kind for kind in ("model", "data") if kind in scenario.objects]:
+        raise ScenarioError(
+            f"{scenario.source}: the {given[0]} was given from Python, and machines are processes that cannot have it; "
+            f'name a function that they can import, {given[0]}.factory = "package.module:function"'
+        )
     on_ray = cluster.partition(":")[0] == "ray"
     if not on_ray and (where.listen is not None or where.state is not None):
         raise HsflError(f"cluster {cluster}: listen and state are for a Ray cluster; leave them out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import itertools
 import math
@@ -9,13 +10,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from hsfl.errors import ModelError
-from hsfl.factory import Factory
+from hsfl.factory import source
 from hsfl.models.checks import times, whole_sizes
 
 Shape = tuple[int, ...]
@@ -264,9 +266,14 @@ def _entry(name: str) -> tuple[Shape, Callable[[Shape, int], nn.Module]]:
         raise ModelError(f"no built-in model {name!r}: {hint}") from None
 
 
-def load_factory(spec: str, search: Path | None) -> nn.Module:
-    """The model that the factory named "package.module:function" returns; `search` is a folder to look in."""
-    model = Factory(spec, search, spec, ModelError).call()
+def load_factory(spec: str, search: Path | None, given: Any = None) -> nn.Module:
+    """The model that the factory named "package.module:function" returns; `search` is a folder to look in.
+
+    `given` is taken instead: a function that returns a model, or a model, of which this is a copy.
+    """
+    model = source(spec, search, spec, ModelError, given).call()
+    if model is given and isinstance(model, nn.Module):
+        return copy.deepcopy(model)
     if not isinstance(model, nn.Module):
         raise ModelError(f"{spec} returned a {type(model).__name__}; a factory must return an nn.Module")
     return model

@@ -36,6 +36,9 @@ class Alternative:
     problem: Problem
     evaluation: Evaluation | None
 
+    def __repr__(self) -> str:
+        return f"<Alternative {self.name}: {'does not fit' if self.evaluation is None else self.evaluation.in_short}>"
+
 
 class Comparison(list[Alternative]):
     """Alternatives to a plan; a notebook shows them as a table against `objective_s`, the plan's."""
@@ -43,6 +46,9 @@ class Comparison(list[Alternative]):
     def __init__(self, found: Iterable[Alternative], objective_s: float) -> None:
         super().__init__(found)
         self.objective_s = objective_s
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {format_seconds(self.objective_s)} with {', '.join(other.name for other in self)}>"
 
     def _repr_html_(self) -> str:
         rows = []

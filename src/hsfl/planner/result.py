@@ -60,6 +60,15 @@ class Evaluation:
     limits: tuple[Limit, ...]
     """The largest first."""
 
+    def __repr__(self) -> str:
+        return f"<Evaluation: {self.in_short}>"
+
+    @property
+    def in_short(self) -> str:
+        """The plan and its time, in a few words."""
+        time = format_seconds(self.objective_s) if self.rounds is not None else "target missed"
+        return f"cuts {list(self.plan.cuts)}, intervals {list(self.plan.intervals)}, {time}"
+
     @property
     def reaches_target(self) -> bool:
         return self.rounds is not None
@@ -117,6 +126,9 @@ class PlanResult:
     """Every iteration of a heuristic."""
     given: Evaluation | None = None
     """With a planned learning rate: the best plan for the given one, or None if that cannot reach the target."""
+
+    def __repr__(self) -> str:
+        return f"<PlanResult {self.scenario}: {self.status} ({self.method}), {self.evaluation.in_short}>"
 
     @property
     def plan(self) -> Plan:

@@ -54,6 +54,10 @@ class Constants:
     def __post_init__(self) -> None:
         freeze(self)
 
+    def __repr__(self) -> str:
+        numbers = f"smoothness {self.smoothness:.4g}, initial gap {self.initial_gap:.4g}, target {self.target:.4g}"
+        return f"<Constants: {numbers}, {len(self.gradient_variance)} layers, {self.drift} drift>"
+
     @property
     def by_loss(self) -> bool:
         """Whether drift is weighed against the loss of the moment: then plans need neither a target nor beta."""
@@ -76,6 +80,9 @@ class Problem:
     """Whether the optimiser's state travels and is averaged with the parameters."""
     averaging: str = "plain"
     """The rule of averages."""
+
+    def __repr__(self) -> str:
+        return f"<Problem {self.name}: {len(self.profile)} layers over {self.system.names}>"
 
     @property
     def step(self) -> float:

@@ -64,6 +64,9 @@ class LayerProfile:
     def __post_init__(self) -> None:
         freeze(self)
 
+    def __repr__(self) -> str:
+        return f"<LayerProfile: {len(self)} layers, {self.names[0]} to {self.names[-1]}>"
+
     def __len__(self) -> int:
         return len(self.names)
 

@@ -38,6 +38,9 @@ class Tier:
     def __post_init__(self) -> None:
         freeze(self)
 
+    def __repr__(self) -> str:
+        return f"<Tier {self.name}: {self.entities} entities>"
+
     @property
     def entities(self) -> int:
         return len(self.compute_flops)
@@ -50,6 +53,14 @@ class System:
     tiers: tuple[Tier, ...]
     cohort: int | None = None
     """K: how many clients take part at a time, drawn at random until the devices are next averaged; None is all."""
+
+    def __repr__(self) -> str:
+        return f"<System: {self.names}>"
+
+    @property
+    def names(self) -> str:
+        """The tiers with their sizes: "20 device → 5 edge → 1 cloud"."""
+        return " → ".join(f"{tier.entities} {tier.name}" for tier in self.tiers)
 
     @property
     def num_tiers(self) -> int:

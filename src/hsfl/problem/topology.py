@@ -51,6 +51,9 @@ class Topology:
     weights: FloatArray | None = None
     """What every client counts in means over clients, 1 on average; None: all the same."""
 
+    def __repr__(self) -> str:
+        return f"<Topology: {' → '.join(str(int(of.max()) + 1) for of in self.hosts)} entities>"
+
     @classmethod
     def from_parents(cls, clients: int, parents: Sequence[IntArray]) -> Topology:
         """One device per client, and the entity above each entity, tier by tier."""

@@ -229,7 +229,7 @@ def _network(scenario: Scenario, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if model.factory is not None:
-            return models.load_factory(model.factory, scenario.folder)
+            return models.load_factory(model.factory, scenario.folder, scenario.objects.get("model"))
         assert model.name is not None
         shape = tuple(model.input_shape or models.input_shape(model.name))
         return models.build(model.name, shape, model.classes or CLASSES)

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hsfl.errors import HsflError
-from hsfl.problem.profile import LayerProfile
 from hsfl.records import OriginRecord
 from hsfl.runs.stopping import horizon
 from hsfl.scenario.reading import read_scenario
-from hsfl.scenario.scenario import Scenario
-from hsfl.scenario.schema import ModelSection
+from hsfl.scenario.scenario import Profiler, Scenario
 from hsfl.scenario.toml_format import dotted
 from hsfl.version import __version__
 
@@ -38,7 +36,7 @@ MAY_CHANGE = {
 }
 
 
-def read(folder: Path, profiler: Callable[[ModelSection, Path | None], LayerProfile]) -> tuple[Scenario, Path | None]:
+def read(folder: Path, profiler: Profiler) -> tuple[Scenario, Path | None]:
     """The scenario a run was started with, and the folder of its data where one was given."""
     try:
         problem = None if (folder / "scenario.toml").is_file() else "not a run (it has no scenario.toml)"

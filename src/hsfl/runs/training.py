@@ -23,7 +23,6 @@ from hsfl.engine.checkpoint import Checkpoints
 from hsfl.engine.sharding import LostProcessError
 from hsfl.errors import HsflError
 from hsfl.files import remedy, unfinished
-from hsfl.problem.strategy import Strategy
 from hsfl.records import ForecastRecord, PlanRecord, RoundRecord, SessionRecord, Summary
 from hsfl.runs import processes
 from hsfl.runs.callback import Callback, StopTraining, checked_callbacks
@@ -31,6 +30,7 @@ from hsfl.runs.environment import environment
 from hsfl.runs.evaluating import check_weights, evaluation
 from hsfl.runs.executor import Executor
 from hsfl.runs.forecasting import forecast
+from hsfl.runs.given import given_sources
 from hsfl.runs.interrupting import InterruptedRun, stops_politely
 from hsfl.runs.learning import AS_NAMED, Given
 from hsfl.runs.mean_losses import MeanLosses
@@ -52,7 +52,6 @@ def start(
     scenario: Scenario,
     out: Path | None,
     *,
-    strategy: Strategy | None = None,
     callbacks: Sequence[Callback] = (),
     data_folder: Path | None = None,
     executor: Executor | None = None,
@@ -70,6 +69,7 @@ def start(
         contents = {
             SCENARIO: scenario_text(scenario.raw).encode(),
             "environment.json": environment(prepared, scenario, data_folder, run, executor).to_file(),
+            **given_sources({**scenario.objects, "loss": given.loss, "metrics": given.metrics}),
         }
         if prepared.labels is not None:
             contents["labels.json"] = prepared.labels.to_file()
@@ -77,7 +77,7 @@ def start(
         with closing(RunFolder.create(out, stem, contents)) as folder:
             return session.run(folder, records)
 
-    prepares = partial(prepare, scenario, strategy, data_folder, given=given)
+    prepares = partial(prepare, scenario, None, data_folder, given=given)
     return processes.together(train, prepares, scenario, executor)
 
 
@@ -85,7 +85,6 @@ def resume(
     path: Path,
     scenario: Scenario,
     *,
-    strategy: Strategy | None = None,
     callbacks: Sequence[Callback] = (),
     data_folder: Path | None = None,
     executor: Executor | None = None,
@@ -109,7 +108,7 @@ def resume(
             folder.write_scenario(scenario_text(scenario.raw))
             return session.run(folder, records)
 
-    prepares = partial(prepare, scenario, strategy, data_folder, given=given)
+    prepares = partial(prepare, scenario, None, data_folder, given=given)
     return processes.together(go_on_training, prepares, scenario, executor)
 
 

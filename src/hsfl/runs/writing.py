@@ -14,11 +14,12 @@ from filelock import FileLock, Timeout
 from hsfl.errors import HsflError
 from hsfl.files import UNFINISHED, clear_unfinished, remedy, write_whole
 from hsfl.records import Position, Record, RoundRecord
+from hsfl.runs.given import GIVEN_FILES
 
 METRICS, PLANS, SCENARIO, CHECKPOINTS = "metrics.jsonl", "plans.jsonl", "scenario.toml", "checkpoints"
 _LOCK = ".lock"
 #: What a process that was killed while it made a folder leaves there; the scenario, written last, makes it a run.
-_BEGUN = {_LOCK, "environment.json", "labels.json"}
+_BEGUN = {_LOCK, "environment.json", "labels.json", *GIVEN_FILES.values()}
 #: What locking a file fails with where the file system has no locks.
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tomllib
 from collections.abc import Mapping
 from importlib.resources.abc import Traversable
@@ -11,12 +12,39 @@ from typing import Any
 from hsfl.errors import ScenarioError, nearest
 from hsfl.files import MAX_TOML, read_text
 from hsfl.scenario.catalog import CATALOG, scenario_names
+from hsfl.scenario.objects import given_fields
 from hsfl.scenario.overrides import with_fields
 from hsfl.scenario.scenario import Profiler, Scenario, scenario_from_dict
+from hsfl.scenario.toml_format import plain
 
 
-def read_scenario(path_or_name: str | Path, profiler: Profiler, overrides: Mapping[str, Any] | None = None) -> Scenario:
-    """Read a scenario file, or a built-in scenario by its name; `overrides` as `Scenario.with_overrides` takes them."""
+def read_scenario(
+    given: str | Path | Mapping[str, Any],
+    profiler: Profiler,
+    overrides: Mapping[str, Any] | None = None,
+    objects: Mapping[str, Any] | None = None,
+) -> Scenario:
+    """Read a scenario file, a built-in scenario by its name, or what such a file would say.
+
+    `overrides` as `Scenario.with_overrides` takes them, `objects` as `Scenario.with_objects` does.
+    """
+    things = {kind: thing for kind, thing in (objects or {}).items() if thing is not None}
+    raw, source, folder = _from_python(given) if isinstance(given, Mapping) else _from_file(given)
+    raw = with_fields(raw, given_fields(raw, things, overrides), source)
+    return scenario_from_dict(raw, source, folder, profiler, things)
+
+
+def _from_python(given: Mapping[str, Any]) -> tuple[dict[str, Any], str, Path]:
+    """What a dictionary says, its source, and where its relative paths start: in the working directory."""
+    source = f"scenario {given.get('name', '')!s}".strip()
+    try:
+        return copy.deepcopy(plain(given)), source, Path.cwd()
+    except (TypeError, RecursionError) as error:
+        raise ScenarioError(f"{source}: {error or 'nested too deeply'}") from None
+
+
+def _from_file(path_or_name: str | Path) -> tuple[dict[str, Any], str, Path | None]:
+    """What a file, or a built-in scenario, says, its source, and its folder."""
     path = Path(path_or_name)
     known = scenario_names()
     try:
@@ -38,8 +66,7 @@ def read_scenario(path_or_name: str | Path, profiler: Profiler, overrides: Mappi
             f"{shown}: {problem}{nearest(str(path_or_name), known)}; built-in are {', '.join(known)}, and "
             "hsfl init FILE writes a file to start from"
         )
-    raw = with_fields(_parse(place, source), overrides or {}, source)
-    return scenario_from_dict(raw, source, folder, profiler)
+    return _parse(place, source), source, folder
 
 
 def _parse(path: Path | Traversable, source: str) -> dict[str, Any]:

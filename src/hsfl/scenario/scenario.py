@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from hsfl.display import table
 from hsfl.errors import HsflError, ScenarioError, nearest
@@ -18,9 +17,10 @@ from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import FloatArray, LayerProfile
 from hsfl.problem.system import System
 from hsfl.scenario.catalog import CLASSES, DEFAULT_INPUT_SHAPES, shipped_profile
+from hsfl.scenario.checking import checked_spec
 from hsfl.scenario.data_section import DataSection
 from hsfl.scenario.draw import draw_system
-from hsfl.scenario.field_errors import first_problem
+from hsfl.scenario.objects import given_fields, still_named
 from hsfl.scenario.overrides import with_fields
 from hsfl.scenario.schema import ModelSection, ScenarioFile
 from hsfl.scenario.toml_format import toml_value
@@ -29,11 +29,12 @@ from hsfl.theory.coding import of_all_codes, usual_coding_noise
 from hsfl.theory.convergence import loss_target, target_after
 
 DEFAULT_MOMENTUM = 0.9
-#: Builds and profiles a model that has no profile in a file; the folder is where its module is looked for first.
-Profiler = Callable[[ModelSection, Path | None], LayerProfile]
+#: Builds and profiles a model that has no profile in a file; the folder is where its module is looked for first, and
+#: what follows was given from Python instead, or None.
+Profiler = Callable[[ModelSection, Path | None, Any], LayerProfile]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Scenario:
     """A checked scenario file. `raw` is what the file (with overrides) says, `spec` the same, typed."""
 
@@ -43,6 +44,8 @@ class Scenario:
     folder: Path | None
     """Where relative paths start; None for a built-in scenario."""
     profiler: Profiler
+    objects: Mapping[str, Any] = field(default_factory=dict)
+    """What was given from Python in place of names of functions: "model", "data" and "strategy", where they were."""
 
     @property
     def name(self) -> str:
@@ -55,16 +58,29 @@ class Scenario:
             (tier["name"], *(str(v) if isinstance(v := tier.get(f, ""), str) else toml_value(v) for f in used))
             for tier in self.raw["tiers"]
         ]
-        model = self.spec.model.name or self.spec.model.profile or self.spec.model.factory
         training = self.spec.training
-        note = f"Model {model}; batch {training.batch_size}, learning rate {training.learning_rate:g}."
+        note = f"Model {self._model}; batch {training.batch_size}, learning rate {training.learning_rate:g}."
         title = f"{self.name}: {self.spec.description}" if self.spec.description else self.name
         return table(title, rows, ["tier", *(field.replace("_", " ") for field in used)], note)
+
+    @property
+    def _model(self) -> str:
+        return str(self.spec.model.name or self.spec.model.profile or self.spec.model.factory)
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> Scenario:
         """The scenario with fields replaced, by path: {"tiers.device.uplink": "20 Mbps"}; None removes a field."""
         raw = with_fields(copy.deepcopy(dict(self.raw)), overrides, self.source)
-        return scenario_from_dict(raw, self.source, self.folder, self.profiler)
+        return scenario_from_dict(raw, self.source, self.folder, self.profiler, self.objects)
+
+    def with_objects(self, objects: Mapping[str, Any]) -> Scenario:
+        """The scenario with a "model", "data" or a "strategy" from Python; None is not given."""
+        given = {kind: thing for kind, thing in objects.items() if thing is not None}
+        raw = with_fields(copy.deepcopy(dict(self.raw)), given_fields(self.raw, given), self.source)
+        return scenario_from_dict(raw, self.source, self.folder, self.profiler, {**self.objects, **given})
+
+    def __repr__(self) -> str:
+        tiers = " → ".join(f"{tier.entities} {tier.name}" for tier in self.spec.tiers)  # without drawing any
+        return f"<Scenario {self.name}: {self._model} over {tiers}>"
 
     @cached_property
     def system(self) -> System:
@@ -103,7 +119,7 @@ class Scenario:
                 shipped = shipped_profile(model.name, model.input_shape) if model.classes in (None, CLASSES) else None
                 if shipped is not None:
                     return shipped
-            return self.profiler(model, self.folder)
+            return self.profiler(model, self.folder, self.objects.get("model"))
         except HsflError as error:
             if model.name in DEFAULT_INPUT_SHAPES and model.input_shape is not None:
                 kind = "input_shape"  # the model is known, so it is the shape that does not fit
@@ -214,15 +230,15 @@ class Scenario:
             what = 'drift = "paper"' if drift == "paper" else "planning codes"
             self._per_layer("gradient_second_moment", what)
         self._dissimilarity(needed=drift in ("refined", "energy"))
-        for field in ("smoothness", "initial_gap"):
-            if getattr(spec, field) is None:
-                raise ScenarioError(f"{self.source}: convergence.{field} is missing; planning needs it: {self._remedy}")
+        for name in ("smoothness", "initial_gap"):
+            if getattr(spec, name) is None:
+                raise ScenarioError(f"{self.source}: convergence.{name} is missing; planning needs it: {self._remedy}")
         return replace(self.bare_problem, constants=replace(self.bare_problem.constants, drift=drift))
 
     @property
     def _remedy(self) -> str:
         """Where the constants of the bound come from."""
-        file = "FILE" if self.folder is None else self.source
+        file = self.source if self.folder is not None and Path(self.source).is_file() else "FILE"
         return f"hsfl estimate {file} --write measures what is missing, or start from a similar built-in scenario"
 
     def _per_layer(self, field: str, needed_for: str | None) -> FloatArray | None:
@@ -319,32 +335,12 @@ class Scenario:
         return replace(problem, constants=replace(problem.constants, target=target))
 
 
-def scenario_from_dict(raw: Mapping[str, Any], source: str, folder: Path | None, profiler: Profiler) -> Scenario:
-    """Check what a file says; `ScenarioError` names the first field that is wrong."""
-    try:
-        spec = _typed(raw, source)
-    except RecursionError:  # from the check, or from putting the value into the sentence about it
-        raise ScenarioError(f"{source}: a value is nested too deeply; a scenario needs three levels") from None
-    chosen = [k for k in ("name", "profile", "factory") if getattr(spec.model, k) is not None]
-    if len(chosen) != 1:
-        given = " and ".join(chosen) or "none of them"
-        raise ScenarioError(f"{source}: model has {given}; give exactly one of name, profile and factory")
-    if spec.model.classes is not None and spec.model.name is None:
-        raise ScenarioError(f"{source}: model.classes = {spec.model.classes}: only with name; remove it")
-    if spec.model.factory is not None and spec.model.input_shape is None:
-        raise ScenarioError(
-            f"{source}: model.input_shape is missing; a factory needs it, such as input_shape = [3, 32, 32]"
-        )
-    names = [t.name for t in spec.tiers]
-    if repeated := [n for n in names if names.count(n) > 1]:
-        raise ScenarioError(
-            f"{source}: tiers.name = {toml_value(repeated[0])} is used twice; give every tier its own name"
-        )
-    return Scenario(spec, raw, source, folder, profiler)
-
-
-def _typed(raw: Mapping[str, Any], source: str) -> ScenarioFile:
-    try:
-        return ScenarioFile.model_validate(raw)
-    except ValidationError as error:
-        raise ScenarioError(f"{source}: {first_problem(error, raw)}") from None
+def scenario_from_dict(
+    raw: Mapping[str, Any],
+    source: str,
+    folder: Path | None,
+    profiler: Profiler,
+    objects: Mapping[str, Any] | None = None,
+) -> Scenario:
+    """Check what a file says; ScenarioError names the first field that is wrong. Objects go where others are named."""
+    return Scenario(checked_spec(raw, source), raw, source, folder, profiler, still_named(raw, objects or {}))

@@ -22,6 +22,8 @@ def fixed(cuts: Sequence[int], intervals: Sequence[int]) -> Named:
 def make_strategy(scenario: Scenario) -> Strategy:
     """The strategy that a scenario's [strategy] section names."""
     given = scenario.spec.strategy
+    if (own := scenario.objects.get("strategy")) is not None:
+        return checked(own, "strategy")
     if ":" in given.name:
         return _users_own(given.name, scenario)
     name = {known.lower(): known for known in NAMES}.get(given.name.lower())

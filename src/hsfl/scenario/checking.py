@@ -1,0 +1,44 @@
+"""What a scenario file says, checked: ScenarioError names the first field that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from hsfl.errors import ScenarioError
+from hsfl.scenario.field_errors import first_problem
+from hsfl.scenario.schema import ScenarioFile
+from hsfl.scenario.toml_format import toml_value
+
+
+def checked_spec(raw: Mapping[str, Any], source: str) -> ScenarioFile:
+    """The fields, typed; `source` begins the sentence about what is wrong."""
+    try:
+        spec = _typed(raw, source)
+    except RecursionError:  # from the check, or from putting the value into the sentence about it
+        raise ScenarioError(f"{source}: a value is nested too deeply; a scenario needs three levels") from None
+    chosen = [k for k in ("name", "profile", "factory") if getattr(spec.model, k) is not None]
+    if len(chosen) != 1:
+        given = " and ".join(chosen) or "none of them"
+        raise ScenarioError(f"{source}: model has {given}; give exactly one of name, profile and factory")
+    if spec.model.classes is not None and spec.model.name is None:
+        raise ScenarioError(f"{source}: model.classes = {spec.model.classes}: only with name; remove it")
+    if spec.model.factory is not None and spec.model.input_shape is None:
+        raise ScenarioError(
+            f"{source}: model.input_shape is missing; a factory needs it, such as input_shape = [3, 32, 32]"
+        )
+    names = [t.name for t in spec.tiers]
+    if repeated := [n for n in names if names.count(n) > 1]:
+        raise ScenarioError(
+            f"{source}: tiers.name = {toml_value(repeated[0])} is used twice; give every tier its own name"
+        )
+    return spec
+
+
+def _typed(raw: Mapping[str, Any], source: str) -> ScenarioFile:
+    try:
+        return ScenarioFile.model_validate(raw)
+    except ValidationError as error:
+        raise ScenarioError(f"{source}: {first_problem(error, raw)}") from None
