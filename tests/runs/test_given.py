@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import hsfl
 from hsfl.errors import HsflError
 from hsfl.models import chain
 from hsfl.problem.plan import Plan
+from hsfl.runs.given import given_source
 from hsfl.runs.writing import check_free
 from tests.runs.conftest import FIXED, TASK, TINY, results, write_tiny
 from tests.scenario.scenarios import changed
@@ -188,3 +190,10 @@ def test_a_sweep_takes_objects_along_and_says_which_cannot_travel(tmp_path) -> N
     local = hsfl.load_scenario(tiny(), model=lambda: task["model"](), data=make_data)
     with pytest.raises(HsflError, match="the model cannot be sent to other processes"):
         hsfl.sweep(local, rates, out=tmp_path / "t", jobs=2, report=False)
+
+
+def test_what_has_no_source_is_said() -> None:
+    for thing in (nn.functional.gelu, len, partial(make_model), nn.Linear, [torch.zeros(2, 3)]):
+        text = given_source("loss", thing)
+        assert text.startswith("# The loss of this run, given from Python: ") and "# Its source cannot be had." in text
+    assert "def make_model" in given_source("model", make_model)

@@ -183,6 +183,7 @@ def sweep_runs(
         if (caveat := one.scenario.caveat) is not None:
             warnings.warn(caveat, stacklevel=2)
     work = partial(_trained, None if data is None else data.resolve())
+    jobs = min(jobs, len(waiting))
     several = jobs > 1 or pool is not None
     if several and waiting:
         _check_travels(waiting[0].scenario)

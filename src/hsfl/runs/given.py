@@ -29,7 +29,7 @@ def given_source(kind: str, thing: Any) -> str:
     what = thing if itself else type(thing)
     lines = [f"# The {kind} of this run, given from Python: {_described(thing, itself)}"]
     try:
-        if what.__module__.partition(".")[0] in ("builtins", "torch", "functools"):
+        if _module(what).partition(".")[0] in ("builtins", "torch", "functools"):
             raise TypeError  # nobody's own
         lines += [textwrap.dedent(inspect.getsource(what)).rstrip()]
     except (OSError, TypeError):  # typed at a prompt, or compiled
@@ -40,12 +40,17 @@ def given_source(kind: str, thing: Any) -> str:
 def _described(thing: Any, itself: bool) -> str:
     """What it is: a name, the shapes of tensors, or its text, as lines of a comment."""
     if itself:
-        return f"{thing.__module__}.{thing.__qualname__}"
+        return f"{_module(thing)}.{thing.__qualname__}"
     if isinstance(thing, tuple | list):
         return f"a {type(thing).__name__} of {', '.join(_part(part) for part in thing)}"
     text = repr(thing).splitlines()
     shown = text[:_LINES] + ([f"({len(text) - _LINES} more lines)"] if len(text) > _LINES else [])
     return "\n# ".join([f"an object of {type(thing).__module__}.{type(thing).__qualname__}", *shown])
+
+
+def _module(what: Any) -> str:
+    """The module of a function or class; what is compiled may have none."""
+    return getattr(what, "__module__", None) or "builtins"
 
 
 def _part(part: Any) -> str:
