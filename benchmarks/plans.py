@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from hsfl.runs.profiling import profile_model
 from hsfl.errors import DivergedError
 from hsfl.planner.baselines import full_sync_cuts
+from hsfl.runs.profiling import profile_model
 from hsfl.runs.reading import Run
 from hsfl.runs.training import start
 from hsfl.scenario.scenario import Scenario, scenario_from_dict
