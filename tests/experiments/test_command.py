@@ -141,7 +141,7 @@ def test_progress_shows_runs_and_rounds() -> None:
         progress.on_start(Path("run"), scenario, 0)
         progress.on_round(RoundRecord(round=0, time_s=0.0, accuracy=0.125))
         progress.on_round(RoundRecord(round=1200, time_s=1.0))
-        assert re.match(r"rounds: accuracy 12.5% at round 0 \S+ 1200/2000 ", shown()[1])
+        assert re.match(r"rounds: accuracy 12.50% at round 0 \S+ 1200/2000 ", shown()[1])
         progress.on_start(Path("run"), scenario, 7)
         assert shown()[1].startswith("rounds 7/2000")  # the last run's accuracy is not this one's
         progress.on_end(Summary(ended="rounds", accuracy=0.5))
