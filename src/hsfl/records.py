@@ -98,12 +98,16 @@ class RoundRecord(Record):
     bytes: dict[str, Count] = {}
     """Sent since the start, by TIER.LINK."""
     loss: float | None = None
-    """The mean over the clients."""
-    losses: list[float | None] | None = None
+    """The mean over the clients that took part; None where nobody did."""
+    losses: list[float] | None = None
     """The loss of every client that took part. In metrics.jsonl, evaluated rounds have the means since the evaluation
     before."""
+    losses_of: list[Count] | None = None
+    """The clients whose losses they are, counted from 0; None: everybody."""
     late: list[str] = []
-    """The devices that were left out of the round: on machines, those that were not there in time."""
+    """The devices that were left out of the round because they were not there in time."""
+    failed: list[str] = []
+    """The devices that were to take part, and failed."""
     averaged: list[str] = []
     """The tiers that were averaged after the round."""
     drift: dict[str, DriftRecord] = {}
@@ -232,6 +236,26 @@ class Environment(Record):
     """The machines that it ran on; None: simulated in one process."""
 
 
+class PresenceRecord(Record):
+    """Rounds in a row that the same clients took part in."""
+
+    since: Count
+    """Of the layers that were last averaged then."""
+    clients: list[Count] | None
+    """None: everybody."""
+    rounds: Count
+
+
+class AttendanceRecord(Record):
+    """In a checkpoint, who took part since layers were averaged: the state of `engine.attendance.Attendance`."""
+
+    averaged_at: list[Count]
+    """The round of every layer's last average."""
+    cohort: list[Count] | None = None
+    """The clients that are enrolled; None: everybody."""
+    presence: list[PresenceRecord] = []
+
+
 class ScheduleRecord(Record):
     """Where a run stands: in a checkpoint, the state of `engine.schedule.Schedule`."""
 
@@ -243,6 +267,10 @@ class ScheduleRecord(Record):
     interval_since: list[Count]
     averaged_at: list[Count]
     moved_at: Count
+    gathered_at: Count | None = None
+    attendance: AttendanceRecord
+    """Of tiers instead of layers."""
+    up_to_date: list[list[Count] | None]
 
 
 class EstimateRecord(Record):
@@ -308,11 +336,12 @@ class SessionRecord(Record):
     algorithm: AlgorithmRecord
     waiting: RoundRecord | None
     """The last round, where it is not written yet."""
+    clients: list[Count]
+    """Those who took part since the last evaluation."""
     losses: list[float]
-    """Per client, summed over `summed` rounds since the last evaluation."""
-    summed: Count
-    missed: list[Count] = []
-    """Per client, those of these rounds that it was left out of; none where empty."""
+    """The sums of their losses."""
+    counts: list[Count]
+    """The rounds that they took part in."""
     wall_s: float
     files: dict[str, Position]
     """How much was in the .jsonl files."""

@@ -229,7 +229,7 @@ def test_files_go_on_to_the_bit(kind: str, other: str, tmp_path) -> None:
     resumed = make(other)
     resumed.load(tmp_path / "file")
     assert_equal(everything(straight), everything(resumed))
-    assert resumed._averaged_at == straight._averaged_at == [2, 0, 0, 0, 0]
+    assert resumed.attendance.averaged_at == straight.attendance.averaged_at == [2, 0, 0, 0, 0]
     for inputs, targets in rounds[4:]:
         for backend in (straight, resumed):
             backend.step(inputs, targets)

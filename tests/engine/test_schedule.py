@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hsfl.engine.algorithm import Task
+from hsfl.engine.clock import SimulatedClock
 from hsfl.engine.schedule import Schedule
 from hsfl.errors import HsflError
 from hsfl.problem.plan import Plan
 from hsfl.problem.topology import Topology
 from hsfl.strategies import fixed
+from tests.engine.task import CLIENTS, small_problem
 
 TREE = Topology.from_hosts([[0, 1, 2, 3], [0, 0, 1, 1], [0, 0, 0, 0]])
 
@@ -66,7 +68,9 @@ def test_how_often_to_plan_has_one_default() -> None:
 
 
 def test_everyone_takes_part() -> None:
-    assert list(Schedule(TREE, fixed((1, 2), (1, 1, 1)), 0).participants()) == [0, 1, 2, 3]
+    problem = small_problem()
+    schedule = Schedule(problem.system.topology, fixed((1, 2), (1, 1, 1)), 0)
+    assert schedule.participants(SimulatedClock(problem)).clients == tuple(range(CLIENTS))
 
 
 def test_the_tree_from_both_sides() -> None:

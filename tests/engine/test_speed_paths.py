@@ -351,9 +351,10 @@ def test_warm_up_is_undone_to_the_bit() -> None:
     backend.train_round()
     before, random = everything(backend), torch.cuda.get_rng_state()
     clock = backend._clock.clone()
-    state = [backend._clock, backend._keys, *(t for tier in backend._tiers for t in tier.state())]
+    _, party = backend._party
+    state = [backend._clock, party.keys, *(t for tier in backend._tiers for t in tier.state())]
     draw = backend.data.drawn[1]
-    CapturedRound(lambda d: backend._work_from(d, Lanes(d.device, streams=True)), [draw], state, backend.device)
+    CapturedRound(lambda d: backend._work_from(party, d, Lanes(d.device, streams=True)), [draw], state, backend.device)
     assert_equal(everything(backend), before)
     assert torch.equal(backend._clock, clock) and torch.equal(torch.cuda.get_rng_state(), random)
 

@@ -39,6 +39,8 @@ KINDS = {
     "RMA+AMS": {"strategy.name": "RMA+AMS"},
     "PSL": {"strategy.name": "PSL", "strategy.cuts": [1, 3]},
     "fixed": FIXED,
+    "cohorts": FIXED | {"participation.cohort": 2, "participation.dropout": 0.2},
+    "a cohort for every round": FIXED | {"participation.cohort": 3, "participation.redraw": "round"},
 }
 
 

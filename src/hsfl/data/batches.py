@@ -34,62 +34,58 @@ class Sampler:
         """
         self.batch_size = batch_size
         self.augment = frozenset(augment)
-        self._parts = [np.asarray(part, dtype=np.int64) for part in parts]
-        self._seed = seed
-        self._shuffles = [max(1, _PAGE // max(1, len(part))) for part in self._parts]  # per page
+        self._parts, self._seed = parts, seed
         self._last: dict[int, tuple[int, Indices, Codes]] = {}
 
-    def draw(self, first_round: int, count: int) -> Indices:
-        """The batches of `count` rounds, (count, clients, batch_size, K).
+    def draw(self, first_round: int, count: int, clients: Sequence[int] | None = None) -> Indices:
+        """The batches of `count` rounds, (count, clients, batch_size, K), of some clients or all.
 
         K is 1, the sample's index in the training set; with augmentation it is 4: index, downward and rightward offset
         of the window that a crop cuts out of the padded image (0..8, where 4 is no shift), and flip (0 or 1).
         """
-        size = count * self.batch_size
-        samples = np.zeros((len(self._parts), size), dtype=np.int64)
-        codes = np.zeros((len(self._parts), size if self.augment else 0), dtype=np.uint8)
-        for client in self._here():
-            self._fill(client, first_round * self.batch_size, samples[client], codes[client])
+        chosen, size = range(len(self._parts)) if clients is None else clients, count * self.batch_size
+        samples = np.zeros((len(chosen), size), dtype=np.int64)
+        codes = np.zeros((len(chosen), size if self.augment else 0), dtype=np.uint8)
+        self._last = {n: self._last[n] for n in chosen if n in self._last}  # who is not asked for is forgotten
+        for i, client in enumerate(chosen):
+            if len(part := np.asarray(self._parts[client], dtype=np.int64)):
+                self._fill(client, part, first_round * self.batch_size, samples[i], codes[i])
         draws = self._decode(samples, codes) if self.augment else samples[..., None]
-        return np.ascontiguousarray(draws.reshape(len(self._parts), count, self.batch_size, -1).swapaxes(0, 1))
+        return np.ascontiguousarray(draws.reshape(len(chosen), count, self.batch_size, -1).swapaxes(0, 1))
 
-    def probe(self, round_: int, batches: int) -> Indices:
+    def probe(self, round_: int, batches: int, clients: Sequence[int] | None = None) -> Indices:
         """Samples for measuring gradients in a round, (clients, batches, batch_size), that training does not depend on.
 
         A client's samples repeat only where it has fewer than asked for, and then equally often, give or take one.
         """
-        size = batches * self.batch_size
-        probe = np.zeros((len(self._parts), size), dtype=np.int64)
-        for client in self._here():
-            part = self._parts[client]
-            generator = np.random.default_rng([self._seed, _PROBE, client, round_])
-            shuffles = [generator.permutation(part) for _ in range(-(-size // len(part)))]
-            probe[client] = np.concatenate(shuffles)[:size]
-        return probe.reshape(len(self._parts), batches, self.batch_size)
+        chosen, size = range(len(self._parts)) if clients is None else clients, batches * self.batch_size
+        probe = np.zeros((len(chosen), size), dtype=np.int64)
+        for i, client in enumerate(chosen):
+            if len(part := np.asarray(self._parts[client], dtype=np.int64)):
+                generator = np.random.default_rng([self._seed, _PROBE, client, round_])
+                shuffles = [generator.permutation(part) for _ in range(-(-size // len(part)))]
+                probe[i] = np.concatenate(shuffles)[:size]
+        return probe.reshape(len(chosen), batches, self.batch_size)
 
-    def _here(self) -> list[int]:
-        """The clients that have samples."""
-        return [client for client, part in enumerate(self._parts) if len(part)]
-
-    def _fill(self, client: int, start: int, samples: Indices, codes: Codes) -> None:
+    def _fill(self, client: int, part: Indices, start: int, samples: Indices, codes: Codes) -> None:
         """Copy the client's stream from `start` on."""
-        length = len(self._parts[client]) * self._shuffles[client]
+        length = len(part) * _shuffles(part)
         filled = 0
         while filled < len(samples):
             page, offset = divmod(start + filled, length)
-            shuffled, code = self._page(client, page)
+            shuffled, code = self._page(client, part, page)
             stop = min(len(samples), filled + length - offset)
             samples[filled:stop] = shuffled[offset : offset + stop - filled]
             if len(codes):
                 codes[filled:stop] = code[offset : offset + stop - filled]
             filled = stop
 
-    def _page(self, client: int, page: int) -> tuple[Indices, Codes]:
+    def _page(self, client: int, part: Indices, page: int) -> tuple[Indices, Codes]:
         """A page of the client's stream and of its changes; the last one is kept, since the next block begins there."""
         last = self._last.get(client)
         if last is None or last[0] != page:
             generator = np.random.default_rng([self._seed, _TRAINING, client, page])
-            shuffled = generator.permuted(np.tile(self._parts[client], (self._shuffles[client], 1)), axis=1).ravel()
+            shuffled = generator.permuted(np.tile(part, (_shuffles(part), 1)), axis=1).ravel()
             size = shuffled.size if self.augment else 0
             codes = generator.integers(2 * (2 * SHIFT + 1) ** 2, size=size, dtype=np.uint8)
             last = self._last[client] = page, shuffled, codes
@@ -106,3 +102,8 @@ class Sampler:
         if "flip" not in self.augment:
             draws[..., 3] = 0
         return draws
+
+
+def _shuffles(part: Indices) -> int:
+    """How many shuffles of a client's samples are in a page."""
+    return max(1, _PAGE // len(part))

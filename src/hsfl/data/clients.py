@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ class ClientData(NamedTuple):
     """A data set, and the training samples of it that each client has."""
 
     dataset: Dataset
-    parts: list[Indices]
+    parts: Sequence[Indices]
 
     def label_counts(self) -> npt.NDArray[np.int64] | None:
         """(clients, classes): how often each client has each label; None for data without one label per sample."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -29,19 +31,23 @@ def partition(
     seed: int,
     scenario_folder: Path | None,
     users: Indices | None = None,
-) -> list[Indices]:
-    """The samples of each client, as data.partition says: disjoint, and at least one for everybody.
+) -> Sequence[Indices]:
+    """The samples of each client, as data.partition says: at least one for everybody.
 
-    `labels` are the training targets. Shards and Dirichlet shares need one label per sample. `users` says whose each
-    sample is, where that is known.
+    They are disjoint, unless every client draws its own (data.samples_per_client). `labels` are the training targets.
+    Shards and Dirichlet shares need one label per sample. `users` says whose each sample is, where that is known.
     """
-    kind = section.partition
+    kind, own = section.partition, section.samples_per_client is not None
+    if own and kind not in ("iid", "shards", "dirichlet"):
+        raise ScenarioError(f"data.samples_per_client: partition = {kind} says who has what; remove one of them")
+    if own and section.feature_noise:
+        raise ScenarioError("data.feature_noise: with samples_per_client a sample has no client of its own; remove it")
     if kind == "csv":
         return _from_csv(section, len(labels), num_clients, scenario_folder)
-    if len(labels) < num_clients:
+    if not own and len(labels) < num_clients:
         raise ScenarioError(
             f"data.partition = {kind}: {len(labels)} training samples are too few for {num_clients} clients; use more "
-            "data or fewer devices"
+            "data or fewer devices, or let clients share samples with data.samples_per_client"
         )
     if kind in ("shards", "dirichlet") and labels.dtype.kind == "f":
         raise ScenarioError(
@@ -52,6 +58,8 @@ def partition(
         raise ScenarioError(
             f"data.partition = {kind} needs one label per sample, and here are many; use iid, quantity, natural or csv"
         )
+    if own:
+        return OwnDraws(section, labels, num_clients, seed)
     generator = np.random.default_rng([seed, _PARTITION])
     if kind == "shards":
         return _shards(section.shards_per_client, labels, num_clients, generator)
@@ -64,7 +72,56 @@ def partition(
     return np.array_split(generator.permutation(len(labels)), num_clients)
 
 
-def label_counts(parts: list[Indices], labels: npt.NDArray[np.integer], num_classes: int) -> npt.NDArray[np.int64]:
+class OwnDraws(Sequence[Indices]):
+    """Clients that draw their samples from all there are, each by its own seed: those of several may be the same.
+
+    What a client has is worked out when it is asked for, so that any number of clients takes no memory. Of a Dirichlet
+    partition it draws shares of labels for itself, of shards it draws labels, one for each shard.
+    """
+
+    def __init__(self, section: DataSection, labels: npt.NDArray[np.integer], num_clients: int, seed: int) -> None:
+        assert section.samples_per_client is not None
+        self._section, self._num_clients, self._seed = section, num_clients, seed
+        self._count, self._samples = section.samples_per_client, len(labels)
+        kinds = () if section.partition == "iid" else np.unique(labels).tolist()
+        self._classes = [np.flatnonzero(labels == label) for label in kinds]
+        if section.partition == "shards" and section.shards_per_client > len(self._classes):
+            raise ScenarioError(
+                f"data.shards_per_client = {section.shards_per_client}: with samples_per_client it is a number of "
+                f"labels, and there are {len(self._classes)}; give at most so many"
+            )
+
+    def __len__(self) -> int:
+        return self._num_clients
+
+    @overload
+    def __getitem__(self, client: int) -> Indices: ...
+    @overload
+    def __getitem__(self, client: slice) -> list[Indices]: ...
+    def __getitem__(self, client: int | slice) -> Indices | list[Indices]:
+        if isinstance(client, slice):
+            return [self[n] for n in range(*client.indices(len(self)))]
+        if not 0 <= client < len(self):
+            raise IndexError(client)
+        generator, section = np.random.default_rng([self._seed, _PARTITION, client]), self._section
+        if section.partition == "iid":
+            return _some(generator, np.arange(self._samples), self._count)
+        if section.partition == "shards":
+            kinds = generator.choice(len(self._classes), section.shards_per_client, replace=False)
+            counts = np.bincount(np.resize(kinds, self._count), minlength=len(self._classes))
+        else:
+            shares = generator.dirichlet(np.full(len(self._classes), section.alpha))
+            counts = generator.multinomial(self._count, shares)
+        drawn = [_some(generator, members, count) for members, count in zip(self._classes, counts, strict=True)]
+        return np.concatenate(drawn)
+
+
+def _some(generator: np.random.Generator, members: Indices, count: int) -> Indices:
+    """So many of them, each at most once unless there are too few."""
+    return generator.choice(members, count, replace=count > len(members))
+
+
+def label_counts(parts: Sequence[Indices], labels: npt.NDArray[np.integer], num_classes: int) -> npt.NDArray[np.int64]:
     """How often each client has each label, (clients, classes)."""
     return np.array([np.bincount(labels[part].ravel(), minlength=num_classes) for part in parts], dtype=np.int64)
 
@@ -134,7 +191,7 @@ def _natural(
     return [np.concatenate([by_user[user] for user in order[n::num_clients]]) for n in range(num_clients)]
 
 
-def noisy(inputs: Tensor, parts: list[Indices], level: float, seed: int) -> Tensor:
+def noisy(inputs: Tensor, parts: Sequence[Indices], level: float, seed: int) -> Tensor:
     """Training inputs with noise that is each client's own: Gaussian, of a deviation from 0 for the first to `level`.
 
     Images count from 0 to 1, and stay images: what goes beyond is cut off.

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 from hsfl.distributed.machines import Machines
 from hsfl.distributed.rates import Measured, work_of
-from hsfl.engine.clock import SimulatedClock
+from hsfl.engine.clock import SimulatedClock, Some
 from hsfl.problem.codes import LinkCodes
 from hsfl.problem.problem import Problem
+from hsfl.problem.profile import FloatArray
 from hsfl.problem.system import System
+from hsfl.problem.topology import Clients
 
 
 class MeasuredClock:
@@ -56,27 +58,37 @@ class MeasuredClock:
     def see(self, system: System, codes: Sequence[LinkCodes] | None = None) -> None:
         self._planned.see(system, codes)
 
-    def split(self, cuts: Sequence[int], rounds: int = 1) -> None:
+    def split(self, cuts: Sequence[int], rounds: int = 1, clients: Clients | None = None, least_s: float = 0.0) -> None:
         """Count a round or, if there was none, what measuring for a plan is charged."""
         machines, planned = self._machines, self._planned
-        compute_s = {} if machines.left_out else machines.compute_s  # by what they have to do for all clients
+        everybody = len(machines.took_part) == machines.num_clients
+        compute_s = {} if not everybody else machines.compute_s  # by what they have to do for all clients
         self._measured.see(compute_s, machines.bps, work_of(planned.problem, machines.places, cuts))
         before = planned.time_s
-        planned.split(cuts, rounds)
+        planned.split(cuts, rounds, clients, least_s)
         if machines.spent_s["round"] > self._seen["round"]:
             self._tick(planned.slowest_parts(cuts))
         else:
             self._tick({"plan": planned.time_s - before})
 
-    def average(self, cuts: Sequence[int], tier: int) -> None:
+    def average(self, cuts: Sequence[int], tier: int, senders: Some = None, receivers: Some = None) -> None:
         before = self._planned.time_s
-        self._planned.average(cuts, tier)
+        self._planned.average(cuts, tier, senders, receivers)
         self._tick({"average": self._planned.time_s - before})
 
-    def move(self, old: Sequence[int], new: Sequence[int]) -> None:
+    def move(self, old: Sequence[int], new: Sequence[int], holders: Sequence[Sequence[int]] | None = None) -> None:
         before = self._planned.time_s
-        self._planned.move(old, new)
+        self._planned.move(old, new, holders)
         self._tick({"move": self._planned.time_s - before})
+
+    def wait(self, seconds: float) -> None:
+        self._planned.wait(seconds)
+
+    def round_s(self, cuts: Sequence[int]) -> FloatArray:
+        return self._planned.round_s(cuts)
+
+    def arrival_s(self, cuts: Sequence[int], clients: Clients) -> FloatArray:
+        return self._planned.arrival_s(cuts, clients)
 
     def parts(self) -> dict[str, tuple[float, float]]:
         """The parts of the time since they were last asked for, planned and measured; their sums are all of it."""

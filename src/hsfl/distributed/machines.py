@@ -15,7 +15,7 @@ from hsfl.distributed.places import FED
 from hsfl.distributed.probing import measured
 from hsfl.distributed.tensors import pack_by_name, unpacked_by_name
 from hsfl.engine import saving
-from hsfl.engine.checks import checked_clients
+from hsfl.engine.attendance import Sources
 from hsfl.engine.entities import EntityBackend
 from hsfl.engine.entity import State
 from hsfl.engine.probe import Measurement
@@ -30,6 +30,7 @@ class Machines(EntityBackend):
     """Commands machines. Before `connect` it only says what entities are made of, which every machine needs too."""
 
     data_elsewhere = True
+    counts_rounds = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -73,7 +74,7 @@ class Machines(EntityBackend):
 
     def train_round(self, clients: Sequence[int] | None = None) -> torch.Tensor:
         everybody = set(range(self.num_clients))
-        absent = everybody - set(checked_clients(clients, self.num_clients, together=False))
+        absent = everybody - set(self._present(clients))
         if self.round >= self._saved + SAVE_EVERY:
             with self._timed("save"):
                 self.coordinator.save(self._mark())
@@ -87,10 +88,8 @@ class Machines(EntityBackend):
         if not set(done.losses) == set(done.chains) == everybody - left_out or left_out >= everybody:
             raise HsflError("a round came back without the losses of all clients; the machines have other scenarios")
         self.compute_s, self.bps, self.chains = dict(done.compute_s), dict(done.bps), dict(done.chains)
-        self.left_out = tuple(sorted(left_out))
-        self.round += 1
-        losses = [done.losses[n] if n in done.losses else float("nan") for n in range(self.num_clients)]
-        return torch.tensor(losses, dtype=torch.float32)
+        self._count(tuple(sorted(everybody - left_out)))
+        return torch.tensor([done.losses[n] for n in self.took_part], dtype=torch.float32)
 
     def slowest_chain(self) -> dict[str, float]:
         """Where the time of the last round went, for the client whose round took longest."""
@@ -119,7 +118,7 @@ class Machines(EntityBackend):
         """The drift, known once the tier is averaged: the fed server measures it on what it is sent then."""
         return self._drifts.setdefault(tier, torch.full((), float("nan"), dtype=torch.float64))
 
-    def _move(self, before: Sequence[int]) -> None:
+    def _move(self, before: Sequence[int], sources: Mapping[int, Sources]) -> None:
         with self._timed("move"):
             self._change(move=wire.Move(cuts=self.cuts))
 
@@ -157,7 +156,7 @@ class Machines(EntityBackend):
 
     def _expected(self) -> dict[str, torch.Tensor]:
         tiers = [
-            saving.TierKeeps(layers, self.topology.entities[tier], self._slots(tier), self._keeps_once(tier))
+            saving.TierKeeps(layers, self._names(self.attendance, tier), self._slots(tier), self._keeps_once(tier))
             for tier, layers in enumerate(self._tier_layers())
         ]
         return saving.expected(self._layers, tiers)
@@ -189,7 +188,8 @@ class Machines(EntityBackend):
         return [found] if (found := _under(self._kept(), f"{slot}.{tier}.")) else []
 
     def _take(self, cuts: Sequence[int], about: saving.About, tensors: Mapping[str, torch.Tensor]) -> None:
-        self.cuts, self._averaged_at = tuple(cuts), list(about.averaged_at)
+        self.cuts = tuple(cuts)
+        self.attendance.restore(about.attendance, about.round, cuts)
         self._resume(about.round, about.seed)
         self._virtual, self._saved = None, self.round
         states = {

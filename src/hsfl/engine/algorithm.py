@@ -19,6 +19,7 @@ from hsfl.engine.clock import Clock, SimulatedClock
 from hsfl.engine.estimate import Estimate, record_constants, recorded_constants
 from hsfl.engine.guard import Guard
 from hsfl.engine.losses import mean_loss
+from hsfl.engine.participation import Participation
 from hsfl.engine.probe import rounds_of_coding
 from hsfl.engine.schedule import Average, Schedule
 from hsfl.errors import DivergedError, InfeasibleError
@@ -26,7 +27,7 @@ from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.strategy import Strategy
 from hsfl.problem.system import System
-from hsfl.problem.topology import machine_name
+from hsfl.problem.topology import Clients, machine_name
 from hsfl.records import AlgorithmRecord, DriftRecord, PartRecord, PlanRecord, RoundRecord
 from hsfl.theory.convergence import predicted_drift
 
@@ -59,6 +60,8 @@ class Task:
     probe_batches: int
     replan_every: int
     """The fewest rounds between plans; 0 keeps the first."""
+    participation: Participation | None = None
+    """Who takes part in rounds; None: everybody."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,9 @@ class _Pending:
     averages: list[tuple[Average, torch.Tensor]]
     """With the drift just before each."""
     parts: dict[str, PartRecord]
-    late: tuple[int, ...]
-    """The clients that were left out."""
+    took_part: Clients
+    late: Clients
+    failed: Clients
 
 
 class Algorithm:
@@ -85,7 +89,9 @@ class Algorithm:
         self.backend, self.task = backend, task
         self.clock = clock or SimulatedClock(task.problem)
         first_wait = FIRST_WAIT if task.problem.constants.by_loss else None
-        self.schedule = Schedule(task.problem.system.topology, task.strategy, task.replan_every, first_wait)
+        self.schedule = Schedule(
+            task.problem.system.topology, task.strategy, task.replan_every, first_wait, task.participation
+        )
         self.estimate, self.guard = Estimate(), Guard()
         self.problem = task.problem
 
@@ -104,6 +110,8 @@ class Algorithm:
         pending: list[_Pending] = []
         while self.round < last and not interrupted() and self.clock.time_s < until_time_s:
             self._see()
+            if self.schedule.gather(self.clock):
+                self.backend.enrol(self.schedule.cohort)
             if self.guard.alarm is not None:
                 yield self._shortened()
             elif self.schedule.plan_is_due():
@@ -126,41 +134,50 @@ class Algorithm:
         self.clock.see(self.task.conditions(self.round, self.clock.time_s), codes)
 
     def _round(self) -> _Pending:
-        schedule, backend = self.schedule, self.backend
-        losses = backend.train_round(schedule.participants())
-        late, due, plan = backend.left_out, schedule.finish_round(), schedule.plan
+        schedule, backend, clock, plan = self.schedule, self.backend, self.clock, self.schedule.plan
         assert plan is not None
-        self.clock.split(plan.cuts)
+        present = schedule.participants(clock)
+        losses = backend.train_round(present.clients)
+        took_part = backend.took_part
+        here = set(took_part)  # machines can be late, too
+        late = present.late or tuple(n for n in present.clients if n not in here)
+        counted = took_part if backend.counts_rounds else None
+        due = schedule.finish_round(counted)
+        clock.split(plan.cuts, clients=counted, least_s=present.waited_s)
+        gathered = schedule.gather(clock)
         averages = []
         for average in due:
             averages.append((average, backend.drift(average.tier)))
             backend.average(average.tier)
-            self.clock.average(plan.cuts, average.tier)
-        clock = self.clock
+            if (exchange := schedule.exchange(average.tier)) is not None:
+                clock.average(plan.cuts, average.tier, exchange.senders, exchange.receivers)
+        if gathered:
+            for exchange in schedule.joining():
+                clock.average(plan.cuts, exchange.tier, exchange.senders, exchange.receivers)
+            backend.enrol(schedule.cohort)
         parts = {name: PartRecord(planned=p, measured=m) for name, (p, m) in clock.parts().items()}
-        return _Pending(schedule.round, clock.time_s, clock.planned_s, clock.bytes, losses, averages, parts, late)
+        seen = clock.time_s, clock.planned_s, clock.bytes
+        return _Pending(schedule.round, *seen, losses, averages, parts, took_part, late, present.failed)
 
     def _finished(self, pending: list[_Pending]) -> Iterator[RoundRecord]:
         """Records with their numbers fetched from the device, all at once; DivergedError at a loss that is not one."""
         if not pending:
             return
-        losses = torch.stack([one.losses for one in pending]).double().cpu()
+        losses = torch.cat([one.losses for one in pending]).double().cpu().split([len(one.losses) for one in pending])
         seen = [torch.as_tensor(drift) for one in pending for _, drift in one.averages]
         drifts = iter(torch.stack(seen).double().tolist() if seen else [])
-        hosts = self.task.problem.system.topology.hosts[0]
-        for one, every in zip(pending, losses, strict=True):
-            present = [n for n in range(len(every)) if n not in one.late]
-            row = every[present]
+        for one, row in zip(pending, losses, strict=True):
             if not bool(row.isfinite().all()):
                 self.backend.check_sent()
-                client = present[int((~row.isfinite()).nonzero()[0])]
+                place = int((~row.isfinite()).nonzero()[0])
                 raise DivergedError(
-                    f"round {one.round}: the loss of client {client + 1} is {float(every[client])}; lower "
+                    f"round {one.round}: the loss of client {one.took_part[place] + 1} is {float(row[place])}; lower "
                     "training.learning_rate, or check the data of that client"
                 )
             assert self.schedule.plan is not None
-            loss = mean_loss(row, self.backend.topology.parts_of(present))
-            self.guard.see(loss, [average.tier for average, _ in one.averages], self.schedule.plan)
+            loss = mean_loss(row, self.backend.topology.parts_of(one.took_part)) if len(row) else None
+            if loss is not None:
+                self.guard.see(loss, [average.tier for average, _ in one.averages], self.schedule.plan)
             names = [tier.name for tier in self.clock.problem.system.tiers]
             yield RoundRecord(
                 round=one.round,
@@ -169,12 +186,18 @@ class Algorithm:
                 parts=one.parts,
                 bytes=one.bytes,
                 loss=loss,
-                losses=[None if n in one.late else own for n, own in enumerate(every.tolist())],
-                late=[machine_name(names[0], int(hosts[n])) for n in one.late],
+                losses=row.tolist(),
+                losses_of=None if len(row) == self.backend.num_clients else list(one.took_part),
+                late=self._devices(one.late),
+                failed=self._devices(one.failed),
                 averaged=[names[average.tier] for average, _ in one.averages],
                 drift={names[due.tier]: self._drift(due, one.round, next(drifts)) for due, _ in one.averages},
                 learning_rate=self._rate(one.round - 1),
             )
+
+    def _devices(self, clients: Clients) -> list[str]:
+        system = self.clock.problem.system
+        return [machine_name(system.tiers[0].name, int(system.hosts[0][n])) for n in clients]
 
     def _at(self, problem: Problem, first: int | None = None, rounds: int = 1) -> Problem:
         """The problem with the step of some rounds, their mean, by default of the next one."""
@@ -220,14 +243,14 @@ class Algorithm:
         problem = problem.with_codes(plan)
         self.problem = _near(problem, plan)
         if current is not None and plan.cuts != current.cuts:
-            self.clock.move(current.cuts, plan.cuts)
+            self.clock.move(current.cuts, plan.cuts, self.schedule.holders())
         if plan.cuts != self.backend.cuts:
             self.backend.move(plan.cuts)
         self._recode()
         self.schedule.adopt(plan)
         self._see()
         if measures:
-            self.clock.split(plan.cuts, rounds_of_probe(problem, task.probe_batches))
+            self.clock.split(plan.cuts, rounds_of_probe(problem, task.probe_batches), self.schedule.cohort)
         return PlanRecord(
             round=self.round,
             time_s=self.clock.time_s,

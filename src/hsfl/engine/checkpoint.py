@@ -20,7 +20,7 @@ from hsfl.errors import HsflError
 from hsfl.files import remedy, sync, unfinished, write_whole
 
 #: What is in a checkpoint and what it means; a change that older or newer code would misread makes it another number.
-FORMAT = 2
+FORMAT = 3
 
 
 class _Head(BaseModel):

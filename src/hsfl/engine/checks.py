@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -58,19 +59,23 @@ def checked_cuts(cuts: Sequence[int], tiers: int, layers: int) -> tuple[int, ...
     return cuts
 
 
-def checked_clients(clients: Sequence[int] | None, count: int, *, together: bool) -> tuple[int, ...]:
-    """Those who take part, by default all; HsflError unless they are some of the clients, in order.
-
-    A backend that works on clients `together` takes nothing but all of them.
-    """
-    given = tuple(range(count) if clients is None else clients)
-    if not given or list(given) != sorted(set(given)) or not set(given) <= set(range(count)):
-        raise HsflError(f"clients {list(given)}: name at least one of those from 0 to {count - 1}, in order, each once")
-    if together and len(given) < count:
-        raise HsflError(
-            f"clients {list(given)}: this backend trains all {count} together; reference trains some of them"
-        )
+def checked_clients(clients: Sequence[int], among: Sequence[int]) -> tuple[int, ...]:
+    """Those who take part, perhaps none; HsflError unless they are some of those that may, in order."""
+    given = tuple(int(n) for n in clients)
+    if any(a >= b for a, b in pairwise(given)):
+        raise HsflError(f"clients {_some(given)}: name each of them once, in order")
+    if isinstance(among, range):
+        odd = next((n for n in given if n not in among), None)
+        if odd is not None:
+            raise HsflError(f"client {odd}: there are {len(among)}, counted from 0 to {len(among) - 1}")
+    elif odd_ones := sorted(set(given) - set(among)):
+        raise HsflError(f"client {odd_ones[0]}: it is none of those who are enrolled, {_some(among)}")
     return given
+
+
+def _some(clients: Sequence[int]) -> str:
+    shown = ", ".join(map(str, clients[:8]))
+    return f"[{shown}{', ...' if len(clients) > 8 else ''}]"
 
 
 def checked_batch(inputs: torch.Tensor, targets: torch.Tensor, clients: int) -> None:

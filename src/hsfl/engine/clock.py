@@ -17,8 +17,20 @@ import numpy as np
 from hsfl.errors import HsflError
 from hsfl.problem.codes import LinkCodes
 from hsfl.problem.problem import Problem, cumulative
+from hsfl.problem.profile import FloatArray
 from hsfl.problem.system import System
-from hsfl.theory.latency import aggregation_latency, averaged_bits, slowest_round, split_latency
+from hsfl.problem.topology import Clients
+from hsfl.theory.latency import (
+    aggregation_latency,
+    arrival_latency,
+    averaged_bits,
+    demands,
+    slowest_round,
+    split_latency,
+)
+
+#: Some entities of a tier; None: all.
+Some = Sequence[int] | None
 
 
 class Clock(Protocol):
@@ -42,9 +54,14 @@ class Clock(Protocol):
     @property
     def bytes(self) -> dict[str, int]: ...
     def see(self, system: System, codes: Sequence[LinkCodes] | None = None) -> None: ...
-    def split(self, cuts: Sequence[int], rounds: int = 1) -> None: ...
-    def average(self, cuts: Sequence[int], tier: int) -> None: ...
-    def move(self, old: Sequence[int], new: Sequence[int]) -> None: ...
+    def split(
+        self, cuts: Sequence[int], rounds: int = 1, clients: Clients | None = None, least_s: float = 0.0
+    ) -> None: ...
+    def average(self, cuts: Sequence[int], tier: int, senders: Some = None, receivers: Some = None) -> None: ...
+    def move(self, old: Sequence[int], new: Sequence[int], holders: Sequence[Sequence[int]] | None = None) -> None: ...
+    def wait(self, seconds: float) -> None: ...
+    def round_s(self, cuts: Sequence[int]) -> FloatArray: ...
+    def arrival_s(self, cuts: Sequence[int], clients: Clients) -> FloatArray: ...
     def parts(self) -> dict[str, tuple[float, float]]:
         """Where time is measured: planned and measured seconds by part, since they were last asked for."""
 
@@ -75,6 +92,8 @@ class SimulatedClock:
         self._seen: tuple[System, Sequence[LinkCodes] | None] = self.problem.system, None
         self._cuts: tuple[int, ...] | None = None
         self._costs: tuple[float, list[float]] = (0.0, [])
+        self._slowest: tuple[Clients, float] = ((), 0.0)
+        """T_S of some clients at these cuts."""
 
     @property
     def bytes(self) -> dict[str, int]:
@@ -87,24 +106,42 @@ class SimulatedClock:
             self._seen = system, codes
             self.problem, self._cuts = replace(self.problem, system=system.with_codes(codes)), None
 
-    def split(self, cuts: Sequence[int], rounds: int = 1) -> None:
-        """Rounds of split training: T_S each."""
-        self._pass(rounds * self._at(cuts)[0], "a round of split training")
-        problem = self.problem
-        samples = rounds * problem.system.num_clients * problem.batch_size
+    def split(self, cuts: Sequence[int], rounds: int = 1, clients: Clients | None = None, least_s: float = 0.0) -> None:
+        """Rounds of split training: T_S each, of some clients or all, and not less than `least_s`.
+
+        A machine's compute and links are split evenly over all clients it hosts, whoever takes part.
+        """
+        problem, costs = self.problem, self._at(cuts)
+        took_part = problem.system.num_clients if clients is None else len(clients)
+        slowest_s = costs[0]
+        if took_part < problem.system.num_clients:
+            assert clients is not None
+            if self._slowest[0] != clients:
+                slowness = problem.system.slowness[:, list(clients)]
+                self._slowest = clients, float(split_latency(problem, cuts, slowness)) if clients else 0.0
+            slowest_s = self._slowest[1]
+        self._pass(rounds * max(slowest_s, least_s), "a round of split training")
+        samples = rounds * took_part * problem.batch_size
         for m, (tier, cut) in enumerate(zip(problem.system.tiers, cuts, strict=False)):
             self.bits[f"{tier.name}.up"] += round(samples * problem.uplink_bits[m, cut - 1])
             self.bits[f"{tier.name}.down"] += round(samples * problem.downlink_bits[m, cut - 1])
 
-    def average(self, cuts: Sequence[int], tier: int) -> None:
-        """The fed server averages a tier: T_{m,A}."""
-        self._pass(self._at(cuts)[1][tier], "an average")
-        bits = round(self.problem.system.entities[tier] * averaged_bits(self.problem, cuts)[tier])
-        for link in ("fed_up", "fed_down"):
-            self.bits[f"{self.problem.system.tiers[tier].name}.{link}"] += bits
+    def average(self, cuts: Sequence[int], tier: int, senders: Some = None, receivers: Some = None) -> None:
+        """The fed server averages a tier: T_{m,A}, of the slowest of those that send and of those that fetch."""
+        own, bits = self.problem.system.tiers[tier], float(averaged_bits(self.problem, cuts)[tier])
+        if senders is None and receivers is None:
+            self._pass(self._at(cuts)[1][tier], "an average")
+        else:
+            ways = ((own.fed_uplink_bps, senders), (own.fed_downlink_bps, receivers))
+            rates = [rate if who is None else rate[list(who)] for rate, who in ways]
+            self._pass(sum(bits / float(rate.min()) for rate in rates if len(rate)), "an average")
+        for link, who in (("fed_up", senders), ("fed_down", receivers)):
+            self.bits[f"{own.name}.{link}"] += round((own.entities if who is None else len(who)) * bits)
 
-    def move(self, old: Sequence[int], new: Sequence[int]) -> None:
+    def move(self, old: Sequence[int], new: Sequence[int], holders: Sequence[Sequence[int]] | None = None) -> None:
         """Layers change tiers: at every cut that moves, they cross that link, down if the cut rises and up if it falls.
+
+        `holders` are the entities of every tier that have copies of their own (default: all).
 
         Boundaries are crossed one after the other, from the devices up. What averages keep in both tiers goes
         along.
@@ -114,8 +151,23 @@ class SimulatedClock:
             sizes = cumulative((1 + min(kept[m], kept[m + 1])) * profile.parameter_bits + profile.optimizer_bits)
             bits = abs(float(sizes[after] - sizes[before]))
             link, rates = ("down", tier.downlink_bps) if after > before else ("up", tier.uplink_bps)
-            self._pass(bits / float(np.min(rates)), "a move of layers")
-            self.bits[f"{tier.name}.{link}"] += round(bits * tier.entities)
+            own = range(tier.entities) if holders is None else holders[m]
+            rates = rates if holders is None else rates[list(own)]
+            self._pass(bits / float(np.min(rates)) if len(own) else 0.0, "a move of layers")
+            self.bits[f"{tier.name}.{link}"] += round(bits * len(own))
+
+    def wait(self, seconds: float) -> None:
+        """Nothing happens for a while."""
+        self._pass(seconds, "a wait")
+
+    def round_s(self, cuts: Sequence[int]) -> FloatArray:
+        """How long every client's round takes: T_n."""
+        found: FloatArray = demands(self.problem, cuts) @ self.problem.system.slowness
+        return found
+
+    def arrival_s(self, cuts: Sequence[int], clients: Clients) -> FloatArray:
+        """How long it takes what clients send up to be at the top tier."""
+        return arrival_latency(self.problem, cuts, list(clients))
 
     def parts(self) -> dict[str, tuple[float, float]]:
         return {}
@@ -129,7 +181,7 @@ class SimulatedClock:
     def _at(self, cuts: Sequence[int]) -> tuple[float, list[float]]:
         """T_S and every T_{m,A}, worked out once for the cuts and machines in force."""
         if self._cuts != tuple(cuts):
-            self._cuts = tuple(cuts)
+            self._cuts, self._slowest = tuple(cuts), ((), 0.0)
             self._costs = (float(split_latency(self.problem, cuts)), aggregation_latency(self.problem, cuts).tolist())
         return self._costs
 

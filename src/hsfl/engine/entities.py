@@ -22,10 +22,10 @@ class EntityBackend(Backend, ABC):
 
     together = False
 
-    def new_entity(self, tier: int, number: int) -> Entity:
-        """An entity with the initial weights of the layers that the cuts give it."""
+    def new_entity(self, tier: int, number: int | None = None) -> Entity:
+        """An entity with the initial weights of the layers that the cuts give it; without a number, one for nobody."""
         return Entity(
-            self.topology.clients[tier][number],
+            () if number is None else self.topology.clients[tier][number],
             [self.new_copy(layer, tier) for layer in self._tier_layers()[tier]],
             self.averaging if self.topology.averaged[tier] else None,
             self.links[tier].average if self.coded[tier] else None,

@@ -95,6 +95,12 @@ class LayerCopy:
             self.steps,
         )
 
+    def clear(self, slots: Iterable[str]) -> None:
+        """Forget what these slots hold."""
+        found = self.slots()
+        for tensor in (tensor for slot in slots for tensor in found.get(slot, ())):
+            tensor.zero_()
+
     def buffer_owners(self) -> list[tuple[nn.Module, str]]:
         """The module that each buffer belongs to, and its name there."""
         return [
@@ -281,6 +287,15 @@ class Entity:
         self.averaging.adopt(_joined(layer.held() for layer in chosen), average, rounds)
         for layer in chosen:
             layer.keep_last()
+
+    @torch.no_grad()
+    def count_as(self, other: Entity, layers: Sequence[int]) -> None:
+        """Take over buffers of some layers that are whole numbers, such as counters, which averages leave alone."""
+        theirs = other.state()[0]
+        for layer in self.layers:
+            for key, value in layer.state().items() if layer.number in layers else ():
+                if not value.is_floating_point():
+                    value.copy_(theirs[key])
 
     def state(self) -> tuple[State, State]:
         """Everything it holds: parameters and buffers by "LAYER.NAME", and slots by "SLOT.LAYER.NAME"."""

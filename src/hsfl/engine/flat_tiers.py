@@ -95,6 +95,7 @@ class FlatTier:
         next to each other, and activations follow.
         """
         self.layers = layers
+        self._counts = any(whole_buffers(template) for template in templates)
         parameters = [list(t.named_parameters(remove_duplicate=False)) for t in templates]
         self.parameters = _places(layers, parameters, channels_last)
         self.buffers = _places(layers, [_float_buffers(t) for t in templates], False)
@@ -145,10 +146,13 @@ class FlatTier:
                 found.append((place, parameter))
         return found
 
-    def take(self, layer: int, source: FlatTier, mean: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def take(
+        self, layer: int, source: FlatTier, mean: Callable[[torch.Tensor], torch.Tensor], counting: int = 0
+    ) -> None:
         """A layer from the tier that had it: rows as `mean` makes them of the source's, slots that both have alike.
 
-        What its hosts last had in common, and what the fed server keeps of it, comes as it is.
+        Buffers that are whole numbers, such as counters, come from one row, `counting`. What its hosts last had in
+        common, and what the fed server keeps of it, comes as it is.
         """
         theirs, own = source.held([layer]), self.held([layer])
         pairs = list(zip(theirs.weights + theirs.buffers, own.weights + own.buffers, strict=True))
@@ -162,10 +166,36 @@ class FlatTier:
         for slot, kept in self.server_slots([layer]).items():
             for own_row, row in zip(kept, before.get(slot, ()), strict=False):
                 own_row.copy_(row)
-        whole = dict(whole_buffers(source.entities[0][layer - source.layers.start]))
+        whole = dict(whole_buffers(source.entities[counting][layer - source.layers.start]))
         for entity in self.entities:
             for name, buffer in whole_buffers(entity[layer - self.layers.start]):
                 buffer.copy_(whole[name])
+
+    def take_rows(self, source: FlatTier, rows: Sequence[int]) -> None:
+        """All of a tier with the same layers and fewer rows: for each row here the one there that it is like."""
+        for own, theirs in zip(self._flat(), source._flat(), strict=True):
+            own.copy_(theirs[torch.tensor(rows, device=own.device)])
+        if self.last is not None and source.last is not None:
+            self.last.copy_(source.last)
+        for slot, kept in self.server.items():
+            kept.copy_(source.server[slot])
+        for row, like in enumerate(rows if self._counts else ()):
+            _count_as(self.entities[row], source.entities[like])
+
+    def clear(self, rows: Sequence[int], slots: Sequence[str]) -> None:
+        """Forget what some slots hold, in some rows."""
+        for slot in (slot for slot in slots if slot in self.slots and rows):
+            self.slots[slot][list(rows)] = 0.0
+
+    def count_as(self, row: int, rows: Sequence[int]) -> None:
+        """Some rows take over another's buffers that are whole numbers, such as counters: averages leave them alone."""
+        if not self._counts:
+            return
+        for other in rows:
+            _count_as(self.entities[other], self.entities[row])
+
+    def _flat(self) -> list[torch.Tensor]:
+        return [self.weights, self.statistics, *self.slots.values()]
 
     def held(self, layers: Sequence[int]) -> Held:
         """All entities for an averaging rule, one row each: some of their layers."""
@@ -192,7 +222,7 @@ class FlatTier:
     def state(self) -> list[torch.Tensor]:
         """All that training changes: rows, and buffers that are whole numbers."""
         whole = (buffer for entity in self.entities for layer in entity for _, buffer in whole_buffers(layer))
-        return [self.weights, self.statistics, *self.slots.values(), *whole]
+        return [*self._flat(), *whole]
 
     def named_rows(self, rows: torch.Tensor | None) -> list[OrderedDict[str, torch.Tensor]]:
         """`last`, or what the fed server keeps, by "LAYER.NAME", where there is any."""
@@ -217,6 +247,12 @@ class FlatTier:
 def whole_buffers(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Buffers that are whole numbers, such as counters."""
     return [(name, buffer) for name, buffer in module.named_buffers() if not buffer.is_floating_point()]
+
+
+def _count_as(entity: Sequence[nn.Module], other: Sequence[nn.Module]) -> None:
+    for layer, theirs in zip(entity, other, strict=True):
+        for (_, buffer), (_, value) in zip(whole_buffers(layer), whole_buffers(theirs), strict=True):
+            buffer.copy_(value)
 
 
 def _float_buffers(module: nn.Module) -> list[tuple[str, torch.Tensor]]:

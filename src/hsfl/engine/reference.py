@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from hsfl.engine.attendance import Sources
 from hsfl.engine.averaging import Tensors
 from hsfl.engine.entities import EntityBackend, drift, mean
-from hsfl.engine.entity import LayerCopy, State
+from hsfl.engine.entity import Entity, LayerCopy, State
 from hsfl.engine.precision import arithmetic
 from hsfl.problem.codes import LinkCodes
+from hsfl.problem.topology import Clients
 
 
 class ReferenceBackend(EntityBackend):
@@ -19,76 +21,123 @@ class ReferenceBackend(EntityBackend):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.entities = [
-            [self.new_entity(tier, number) for number in range(count)]
-            for tier, count in enumerate(self.topology.entities)
-        ]
+        self.rest = [self.new_entity(tier) for tier in range(self.num_tiers)]
+        """For every tier, one that never trains: what those have that have no copy of their own."""
+        self.entities: list[dict[int, Entity]] = [{} for _ in range(self.num_tiers)]
+        self._seat()
         self.server = self.server_state(self.cuts)
 
-    def _round(self, inputs: torch.Tensor, targets: torch.Tensor, clients: tuple[int, ...]) -> torch.Tensor:
-        present = [[[n for n in entity.clients if n in clients] for entity in tier] for tier in self.entities]
-        sent = dict(enumerate(self._inputs(inputs)))
-        targets = targets.to(self.device)
+    def _seat(self) -> None:
+        for tier, (entities, rest) in enumerate(zip(self.entities, self.rest, strict=True)):
+            needed = self.attendance.needed(tier)
+            for j in entities.keys() - needed:  # it has what all have that are not needed
+                rest.layers = entities.pop(j).layers
+            for layer in rest.layers:
+                layer.clear(self._own_slots())
+            self.entities[tier] = {j: entities[j] if j in entities else self._joining(tier, j, rest) for j in needed}
+
+    @torch.no_grad()
+    def _joining(self, tier: int, number: int, rest: Entity) -> Entity:
+        entity = self.new_entity(tier, number)
+        entity.layers = [self.moved(layer.number, tier, [(1.0, layer)]) for layer in rest.layers]
+        return entity
+
+    def _round(self, inputs: torch.Tensor, targets: torch.Tensor, clients: Clients) -> torch.Tensor:
+        present = self._by_entity(clients)
+        sent = dict(zip(clients, self._inputs(inputs), strict=True))
+        wanted = dict(zip(clients, targets.to(self.device), strict=True))
+        losses: dict[int, torch.Tensor] = {}
+        gradients: dict[int, Tensors] = {}
         with arithmetic(self.device, self.precision):
-            for m, tier in enumerate(self.entities):
-                for entity, own in zip(tier, present[m], strict=True):
+            for m, tier in enumerate(present):
+                for entity, own in tier:
                     for n in own:
                         sent[n] = entity.forward(n, sent[n], self.round)
                         if m < self.num_tiers - 1:
                             sent[n] = self.links[m].up.passed(sent[n])
-            losses = [torch.full((), float("nan"), dtype=self.dtype, device=self.device)] * self.num_clients
-            gradients: dict[int, Tensors] = {}
-            for entity, own in zip(self.entities[-1], present[-1], strict=True):
+            for entity, own in present[-1]:
                 for n in own:
-                    losses[n], gradients[n] = entity.loss(n, targets[n], self.loss)
+                    losses[n], gradients[n] = entity.loss(n, wanted[n], self.loss)
             for m in range(self.num_tiers - 1, -1, -1):
-                for entity, own in zip(self.entities[m], present[m], strict=True):
+                for entity, own in present[m]:
                     for n in own:
                         passed = entity.backward(n, gradients[n])
                         if passed is not None:
                             gradients[n] = [self.links[m - 1].down.passed(passed)]
-        for entity in (e for tier in self.entities for e in tier):
+        for entity in self._all_entities():
             entity.step()
-        return torch.stack(losses)
+        none = torch.empty(0, dtype=self.dtype, device=self.device)
+        return torch.stack([losses[n] for n in clients]) if clients else none
+
+    def _by_entity(self, clients: Clients) -> list[list[tuple[Entity, list[int]]]]:
+        """For every tier the entities that serve some of these clients, each with them."""
+        ordered = self.topology.ordered(clients)
+        found = []
+        for row, entities in zip(self.topology.hosts, self.entities, strict=True):
+            own: dict[int, list[int]] = {}
+            for n in ordered:
+                own.setdefault(int(row[n]), []).append(n)
+            found.append([(entities[j], own[j]) for j in sorted(own)])
+        return found
+
+    def _all_entities(self) -> list[Entity]:
+        return [*(entity for tier in self.entities for entity in tier.values()), *self.rest]
 
     def _average(self, tier: int, layers: Sequence[int], rounds: int) -> None:
-        """The fed server's part: every entity contributes, all adopt what it makes of the mean weighted by clients."""
-        entities, shares = self.entities[tier], [float(share) for share in self.topology.shares[tier]]
-        contributed = mean(shares, [entity.contribute(layers) for entity in entities])
+        """The fed server's part: those who took part contribute, all adopt what it makes of their weighted mean."""
+        entities, rest, shares = self.entities[tier], self.rest[tier], self._shares_of(tier, layers[0])
+        contributed = mean(list(shares.values()), [entities[j].contribute(layers) for j in shares])
         average = self.answer(tier, layers, contributed, rounds, self.server)
-        for entity in entities:
+        for entity in (*entities.values(), rest):
             entity.adopt(layers, average, rounds)
+        rest.count_as(entities[min(shares)], layers)
 
     def recode(self, codes: Sequence[LinkCodes]) -> bool:
         changed = super().recode(codes)
-        for link, coded, tier in zip(self.links, self.coded, self.entities, strict=True):
-            for entity in tier:
+        for link, coded, tier, rest in zip(self.links, self.coded, self.entities, self.rest, strict=True):
+            for entity in (*tier.values(), rest):
                 entity.codec = link.average if coded else None
         return changed
 
     @torch.no_grad()
-    def _move(self, before: Sequence[int]) -> None:
-        held = [[{copy.number: copy for copy in entity.layers} for entity in tier] for tier in self.entities]
-        after = self._tier_by_layer()
-        for new, tier in enumerate(self.entities):
-            for j, entity in enumerate(tier):
-                entity.layers = [
-                    held[new][j][layer] if before[layer] == new else self._moved(layer, before[layer], new, j, held)
-                    for layer in range(len(after))
-                    if after[layer] == new
+    def _move(self, before: Sequence[int], taken: Mapping[int, Sources]) -> None:
+        held = [{j: _by_number(entity) for j, entity in tier.items()} for tier in self.entities]
+        rest, after = [_by_number(entity) for entity in self.rest], self._tier_by_layer()
+
+        def copies(layer: int, tier: int, entity: int | None) -> LayerCopy:
+            """A layer for an entity of its new tier; None: for those that have no copy of their own."""
+            old, found = before[layer], taken[layer]
+            if found.complete and entity is not None:
+                part = self.topology.part(tier, old)[entity]
+                return self.moved(layer, tier, [(float(s), held[old][j][layer]) for j, s in enumerate(part) if s])
+            shares = found.others if entity is None else found.of_host.get(entity, found.others)
+            sources = [(share, held[old][j][layer]) for j, share in shares.items()]
+            return self.moved(layer, tier, sources or [(1.0, rest[old][layer])])
+
+        for tier, entities in enumerate(self.entities):
+            layers = [layer for layer, host in enumerate(after) if host == tier]
+            moved = [layer for layer in layers if before[layer] != tier]
+            new = {layer: copies(layer, tier, None) for layer in moved}
+            for copy in new.values():
+                copy.clear(self._own_slots())
+            self.rest[tier].layers = [new.get(layer) or rest[tier][layer] for layer in layers]
+            needed = self.attendance.needed(tier)
+            self.entities[tier] = entities = {j: entities[j] for j in needed if j in entities}
+            for j in needed:
+                if j not in entities:
+                    entities[j] = self.new_entity(tier, j)
+                    held[tier][j] = {n: self.moved(n, tier, [(1.0, copy)]) for n, copy in rest[tier].items()}
+                entities[j].layers = [
+                    copies(layer, tier, j) if layer in moved else held[tier][j][layer] for layer in layers
                 ]
         self.server = self.server_state(self.cuts, self.server)
-
-    def _moved(self, layer: int, old: int, new: int, entity: int, held: list[list[dict[int, LayerCopy]]]) -> LayerCopy:
-        part = self.topology.part(new, old)[entity]
-        return self.moved(layer, new, [(float(share), held[old][j][layer]) for j, share in enumerate(part) if share])
 
     def _last(self, tier: int) -> list[State]:
         if not self._keeps_last(tier):
             return []
         return [
             State(item for layer in entity.layers for item in layer.named_last().items())
-            for entity in self.entities[tier]
+            for entity in (*self.entities[tier].values(), *self._standing_in(tier))
         ]
 
     def _of_server(self, tier: int, slot: str) -> list[State]:
@@ -99,17 +148,34 @@ class ReferenceBackend(EntityBackend):
         return [State((f"{n}.{name}", tensor) for (n, name), tensor in zip(named, kept, strict=True))]
 
     def drift(self, tier: int) -> torch.Tensor:
-        copies = [
-            [p.detach() for layer in entity.layers for p in layer.module.parameters()] for entity in self.entities[tier]
-        ]
-        return drift([float(share) for share in self.topology.shares[tier]], copies, self.device)
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for group in self._by_age(self._tier_layers()[tier]).values():
+            shares = self._shares_of(tier, group[0])
+            held = [self.entities[tier].get(j, self.rest[tier]) for j in shares]
+            copies = [
+                [p.detach() for layer in entity.layers if layer.number in group for p in layer.module.parameters()]
+                for entity in held
+            ]
+            total += drift(list(shares.values()), copies, self.device)
+        return total
 
     def _held(self, tier: int, entity: int) -> tuple[State, State]:
-        return self.entities[tier][entity].state()
+        return self.entities[tier].get(entity, self.rest[tier]).state()
+
+    def _rest(self, tier: int) -> list[tuple[State, State]]:
+        return [entity.state() for entity in self._standing_in(tier)]
+
+    def _standing_in(self, tier: int) -> list[Entity]:
+        """The one that stands for others, where there are any."""
+        return [self.rest[tier]] if len(self.entities[tier]) < self.topology.entities[tier] else []
 
     def _resume(self, round_: int, seed: int) -> None:
         super()._resume(round_, seed)
-        for entity in (e for tier in self.entities for e in tier):
+        for entity in self._all_entities():
             entity.seed = seed
             for layer in entity.layers:
                 layer.resume(round_)
+
+
+def _by_number(entity: Entity) -> dict[int, LayerCopy]:
+    return {copy.number: copy for copy in entity.layers}

@@ -15,7 +15,7 @@ from torch import nn
 
 from hsfl.errors import HsflError
 from hsfl.problem.topology import Topology
-from hsfl.records import Count, Record
+from hsfl.records import AttendanceRecord, Count, Record
 
 
 def save(path: str | Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -57,8 +57,7 @@ class About(Record):
 
     cuts: list[int]
     round: Count
-    averaged_at: list[Count]
-    """The round of every layer's last average."""
+    attendance: AttendanceRecord
     hosts: list[list[int]]
     seed: int
 
@@ -80,9 +79,9 @@ def read(path: str | Path, topology: Topology, num_layers: int) -> tuple[About, 
         raise HsflError(f"{path}: not a saved backend ({error}); give a file that save wrote") from None
     if about.hosts != [row.tolist() for row in topology.hosts]:
         raise HsflError(f"{path}: saved for other hosts; load it into a backend with the same hosts")
-    if len(about.averaged_at) != num_layers:
+    if (layers := len(about.attendance.averaged_at)) != num_layers:
         raise HsflError(
-            f"{path}: saved for other layers, {len(about.averaged_at)} of them where this backend has {num_layers}; "
+            f"{path}: saved for other layers, {layers} of them where this backend has {num_layers}; "
             "load it into a matching backend"
         )
     return about, tensors
@@ -92,7 +91,8 @@ class TierKeeps(NamedTuple):
     """What the entities of a tier keep, and what is in a file of it."""
 
     layers: range
-    entities: int
+    entities: Sequence[str]
+    """Their names, those with a copy of their own."""
     slots: Sequence[str]
     common: Sequence[str]
     """What is kept once for all of them: the weights that they last had in common, what the fed server keeps."""
@@ -104,7 +104,7 @@ def expected(layers: Sequence[nn.Module], tiers: Sequence[TierKeeps]) -> dict[st
     for m, tier in enumerate(tiers):
         for number in tier.layers:
             state, parameters = layers[number].state_dict(), dict(layers[number].named_parameters())
-            for j in range(tier.entities):
+            for j in tier.entities:
                 found |= {f"state.{m}.{j}.{number}.{name}": value for name, value in state.items()}
                 for slot in tier.slots:
                     found |= {f"slot.{m}.{j}.{slot}.{number}.{name}": p for name, p in parameters.items()}

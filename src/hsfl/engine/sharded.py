@@ -86,7 +86,7 @@ class ShardedBackend(StackedBackend):
 
     def _take(self, cuts: Sequence[int], about: saving.About, tensors: Mapping[str, torch.Tensor]) -> None:
         self.move(cuts)
-        self._averaged_at = list(about.averaged_at)
+        self.attendance.restore(about.attendance, about.round, cuts)
         self._resume(about.round, about.seed)
         self._read = tensors
         self._hand_out([(key, value.shape, value.dtype) for key, value in tensors.items()])

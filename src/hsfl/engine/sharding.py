@@ -124,16 +124,18 @@ class Shard:
         return tuple(n for n in self.topology.order if self._rank_of[n] == self.processes.rank)
 
     @cached_property
+    def _part(self) -> tuple[tuple[IntArray, ...], Topology]:
+        return self.topology.of(self.clients)
+
+    @property
     def entities(self) -> tuple[IntArray, ...]:
         """The entities of every tier that it has rows of."""
-        return tuple(np.unique(row[list(self.clients)]) for row in self.topology.hosts)
+        return self._part[0]
 
-    @cached_property
+    @property
     def local(self) -> Topology:
         """Its part as a tree of its own, clients and entities numbered anew in their order."""
-        return Topology(
-            tuple(np.unique(row[list(self.clients)], return_inverse=True)[1] for row in self.topology.hosts)
-        )
+        return self._part[1]
 
     @cached_property
     def _holders(self) -> tuple[tuple[IntArray, IntArray], ...]:

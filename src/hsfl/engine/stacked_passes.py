@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from hsfl.engine.averaging import Held, Tensors
 from hsfl.engine.outputs import tensors
+from hsfl.engine.per_client import PerClientBatchNorm, SeededDropout
 from hsfl.problem.topology import FloatArray
 
 
 @dataclass(frozen=True)
 class EntityStep:
-    """What an entity's update needs."""
+    """What an entity's passes and its update need."""
 
+    modules: list[nn.Module]
+    """Its layers."""
     trained: Held
     divisor: torch.Tensor | None
-    """Its number of clients if not 1; None where they have parts."""
+    """The number of its clients that take part, if not 1; None where they have parts."""
     parts: torch.Tensor | None
     """The part of each of its clients here in its mean; None where all count the same."""
     corrected: bool
     """Whether the averaging rule corrects its gradients."""
     summed: Tensors
     """Where its gradients go to be summed, if it has clients in other processes too."""
+
+    def tell(self, clients: int, keys: torch.Tensor, site: Mapping[int, int]) -> None:
+        """Its modules whose clients these are: how many, and the keys of dropout by the places of its sites."""
+        for module in (module for layer in self.modules for module in layer.modules()):
+            if isinstance(module, PerClientBatchNorm):
+                module.clients, module.parts = clients, self.parts
+            elif isinstance(module, SeededDropout):
+                module.keys = keys[site[module.site]]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+import numpy as np
 import torch
+
+from hsfl.problem.topology import Clients
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -13,8 +16,8 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 class TrainingData(Protocol):
     """The clients' data where the backend is. What a client draws depends on the round and on nothing else."""
 
-    def draws(self, first_round: int, count: int) -> torch.Tensor:
-        """(count, N, b, K) int64 on the device: what every client draws in some rounds, for every sample."""
+    def draws(self, first_round: int, count: int, clients: Clients | None = None) -> torch.Tensor:
+        """(count, n, b, K) int64 on the device: what n clients (default: all) draw in some rounds, for every sample."""
         ...
 
     def batch(self, draw: torch.Tensor) -> Batch:
@@ -24,8 +27,8 @@ class TrainingData(Protocol):
         """
         ...
 
-    def probe_draws(self, round_: int, batches: int) -> torch.Tensor:
-        """(N, batches, b) int64 on the device: samples to measure gradients on."""
+    def probe_draws(self, round_: int, batches: int, clients: Clients | None = None) -> torch.Tensor:
+        """(n, batches, b) int64 on the device: samples to measure gradients on."""
         ...
 
     def samples(self, indices: torch.Tensor) -> Batch:
@@ -41,18 +44,26 @@ class TrainingData(Protocol):
         ...
 
 
-#: Rounds whose draws are made together.
-_AT_ONCE = 64
+#: Rounds whose draws are made together, of all clients and of those who are enrolled for a while.
+_AT_ONCE, _OF_COHORT = 64, 8
 
 
 class Draws:
-    """What every client draws in a round, made for many rounds at once."""
+    """What clients draw in a round, made for several rounds at once."""
 
     def __init__(self, data: TrainingData) -> None:
-        self._data, self._first, self._block = data, -1, torch.empty(0)
+        self._data, self._block = data, torch.empty(0)
+        self._made: tuple[int, Clients | None] | None = None
 
-    def of(self, round_: int) -> torch.Tensor:
-        first = round_ - round_ % _AT_ONCE
-        if first != self._first:
-            self._first, self._block = first, self._data.draws(first, _AT_ONCE)
-        return self._block[round_ - first]
+    def of(self, round_: int, cohort: Clients | None, present: Clients) -> torch.Tensor:
+        """What those present draw, who are some of the cohort, or of all clients where that is None."""
+        count = _AT_ONCE if cohort is None else _OF_COHORT
+        first = round_ - round_ % count
+        if self._made != (first, cohort):
+            self._block = self._data.draws(first, count) if cohort is None else self._data.draws(first, count, cohort)
+            self._made = first, cohort
+        block = self._block[round_ - first]
+        if len(present) == len(block):
+            return block
+        places = present if cohort is None else np.searchsorted(cohort, present)
+        return block[torch.as_tensor(places, dtype=torch.int64, device=block.device)]

@@ -156,6 +156,24 @@ class Topology:
         """All clients, those of every entity of every tier next to each other."""
         return tuple(n for group in self.clients[-1] for n in group)
 
+    @cached_property
+    def _place(self) -> IntArray:
+        """The place of every client in `order`."""
+        found = np.empty(self.num_clients, dtype=np.int64)
+        found[list(self.order)] = np.arange(self.num_clients)
+        return found
+
+    def ordered(self, clients: Sequence[int]) -> Clients:
+        """Some clients, those of every entity of every tier next to each other."""
+        chosen = np.asarray(clients, dtype=np.int64)
+        return tuple(chosen[np.argsort(self._place[chosen])].tolist())
+
+    def of(self, clients: Sequence[int]) -> tuple[tuple[IntArray, ...], Topology]:
+        """The entities of every tier that host some of these clients, and the tree of both, numbered anew in order."""
+        chosen = np.asarray(clients, dtype=np.int64)
+        found = [np.unique(row[chosen], return_inverse=True) for row in self.hosts]
+        return tuple(entities for entities, _ in found), Topology(tuple(hosts for _, hosts in found))
+
     def each_entity(self) -> Iterator[tuple[int, int]]:
         """Every entity as (tier, number), from the devices up."""
         return ((tier, entity) for tier, count in enumerate(self.entities) for entity in range(count))

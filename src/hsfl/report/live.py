@@ -106,8 +106,8 @@ class LiveLine(Callback):
         if record is None:
             return ""
         parts = [f"round {record.round:,}", _time(record.time_s, record.planned_s)]
-        if record.late:
-            parts.append(f"without {some(record.late)}")
+        if missing := (*record.late, *record.failed):
+            parts.append(f"without {some(missing)}")
         if record.loss is not None:
             parts.append(f"loss {record.loss:.3f}")
         parts += [f"{name} {value}" for name, value in self.reached.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -145,8 +146,11 @@ def _clients(run: Run) -> dict[str, Any] | None:
     lines = [lines[i] for i in _some(len(lines), 80)]
     if not lines:
         return None
-    values = np.array([(line.losses or [])[:CLIENTS_SHOWN] for line in lines], dtype=float)
-    count = len(lines[-1].losses or [])
+    own = [dict(zip(line.losses_of or range(len(line.losses or [])), line.losses or [], strict=True)) for line in lines]
+    seen = Counter(client for losses in own for client in losses)
+    shown = sorted(sorted(seen, key=lambda client: (-seen[client], client))[:CLIENTS_SHOWN])  # the most often seen
+    values = np.array([[losses.get(client, np.nan) for client in shown] for losses in own], dtype=float)
+    count = len(seen)
     return {"round": [line.round for line in lines], "count": count, "losses": [finite(row) for row in values]}
 
 

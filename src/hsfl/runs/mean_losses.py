@@ -8,28 +8,26 @@ from hsfl.records import SessionRecord
 
 
 class MeanLosses:
-    """Sums of losses per client over `rounds` rounds, `missed` of which it was left out of."""
+    """Sums of losses, and how many they are of, for every client that took part."""
 
-    def __init__(self, clients: int) -> None:
-        self.clients = clients
-        self._clear()
-
-    def _clear(self) -> None:
-        self.sums, self.rounds, self.missed = [0.0] * self.clients, 0, [0] * self.clients
+    def __init__(self, num_clients: int) -> None:
+        self._num_clients = num_clients
+        self.sums: dict[int, float] = {}
+        self.counts: dict[int, int] = {}
 
     def restore(self, state: SessionRecord) -> None:
-        self.sums, self.rounds = list(state.losses), state.summed
-        self.missed = list(state.missed) or [0] * len(self.sums)
+        self.sums = dict(zip(state.clients, state.losses, strict=True))
+        self.counts = dict(zip(state.clients, state.counts, strict=True))
 
-    def add(self, losses: Sequence[float | None]) -> None:
-        """Those of a round; None for who was left out."""
-        self.sums = [total + (new or 0.0) for total, new in zip(self.sums, losses, strict=True)]
-        self.missed = [missed + (new is None) for missed, new in zip(self.missed, losses, strict=True)]
-        self.rounds += 1
+    def add(self, losses: Sequence[float], clients: Sequence[int] | None) -> None:
+        """Those of a round, of some clients or all."""
+        for n, loss in zip(range(self._num_clients) if clients is None else clients, losses, strict=True):
+            self.sums[n] = self.sums.get(n, 0.0) + loss
+            self.counts[n] = self.counts.get(n, 0) + 1
 
-    def taken(self) -> list[float | None]:
-        """The means, from where it begins anew; None for who never took part."""
-        counts = [self.rounds - missed for missed in self.missed]
-        found = [total / count if count else None for total, count in zip(self.sums, counts, strict=True)]
-        self._clear()
-        return found
+    def taken(self) -> tuple[list[float], list[int] | None]:
+        """The means, from where it begins anew, and of whom; None: everybody."""
+        clients = sorted(self.sums)
+        means = [self.sums[n] / self.counts[n] for n in clients]
+        self.sums, self.counts = {}, {}
+        return means, None if len(clients) == self._num_clients else clients

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import nn
 
 from hsfl import data, models
 from hsfl.data.holding_out import held_out
+from hsfl.data.partition import OwnDraws
 from hsfl.engine import BACKENDS, Backend
 from hsfl.engine.algorithm import Task
 from hsfl.engine.asking import proposed
@@ -28,6 +30,7 @@ from hsfl.problem.problem import Problem
 from hsfl.problem.strategy import Strategy
 from hsfl.records import Labels
 from hsfl.runs.learning import AS_NAMED, Given, Objective, objective, step_schedule
+from hsfl.runs.participating import check_place, participation_of
 from hsfl.runs.processes import number_here
 from hsfl.scenario.catalog import CLASSES
 from hsfl.scenario.data_section import DataSection
@@ -92,6 +95,9 @@ def prepare(
         if execution.precision == "tf32" and device.type != "cuda":
             raise ScenarioError('execution.precision = "tf32": only on CUDA; write "fp32" or "bf16"')
         problem = scenario.training_problem
+        machines = backend.data_elsewhere
+        check_place(scenario, processes=1 if processes is None else processes.size, machines=machines)
+        participation = None if machines else participation_of(scenario)
         if strategy.needs_constants and scenario.caveat is not None:
             warnings.warn(scenario.caveat, stacklevel=2)
         if strategy.needs_constants and spec.strategy.constants == "measured":
@@ -105,11 +111,14 @@ def prepare(
         if elsewhere:
             layers, dataset = _brought(scenario, section, network, shape, brought, minimised)
             here = np.arange(len(dataset.train[1]))
-            parts = [here if brought is not None and n == brought.client else here[:0] for n in range(clients)]
+            parts: Sequence[np.ndarray] = [
+                here if brought is not None and n == brought.client else here[:0] for n in range(clients)
+            ]
         else:
             dataset, parts = data.load_client_data(scenario, data_folder)
         parts, held = held_out(parts, section.held_out, seed) if section.held_out else (parts, None)
         targets = dataset.train[1].numpy()
+        shared = isinstance(parts, OwnDraws)  # everybody has as many, and a list of what they are would be long
         sampler = data.Sampler(parts, training.batch_size, seed, section.augment)
         feed = data.Feed(dataset, sampler, device)
         if elsewhere:
@@ -137,12 +146,13 @@ def prepare(
             data=feed,
             loss=minimised.loss,
             metrics=metrics,
-            weights=[len(part) for part in parts] if training.weighting == "samples" else None,
+            weights=None if training.weighting != "samples" or shared else [len(part) for part in parts],
             averaging=RULES[training.averaging](**training.averaging_settings),
             codes=[tier.codes for tier in problem.system.tiers],
             device=device,
             precision=execution.precision,
             seed=seed,
+            cohort=() if participation is not None and participation.draws else None,
             **among,
         )
     except HsflError as error:
@@ -160,8 +170,9 @@ def prepare(
         measure_constants=spec.strategy.constants == "measured",
         probe_batches=spec.strategy.probe_batches,
         replan_every=spec.strategy.replan_every,
+        participation=participation,
     )
-    labels = None if elsewhere else labels_of(data.ClientData(dataset, parts))
+    labels = None if elsewhere or shared else labels_of(data.ClientData(dataset, parts))
     own_samples = None if held is None else [torch.from_numpy(part).to(device) for part in held]
     tests = {"evaluates": bool(len(dataset.test[0])), "evaluates_clients": execution.evaluate_clients}
     return Prepared(task, made, labels, device, minimised, own_samples, **tests)
@@ -289,6 +300,10 @@ def _outputs(layers: list[nn.Module], inputs: torch.Tensor) -> Any:
 def _check_held_out(scenario: Scenario) -> None:
     section = scenario.spec.data
     assert section is not None
+    if section.held_out and section.samples_per_client is not None:
+        raise ScenarioError(
+            "data.held_out: with data.samples_per_client others train on what one client holds out; remove one of them"
+        )
     if section.held_out and section.name == "own":
         raise ScenarioError('data.held_out: with data.name = "own" nobody evaluates on what devices have; remove it')
     if scenario.spec.execution.evaluate_clients and not section.held_out:

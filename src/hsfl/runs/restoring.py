@@ -85,7 +85,9 @@ def _check(state: SessionRecord, round_: int, algorithm: Algorithm) -> None:
         "algorithm.time_s": 0 <= state.algorithm.time_s < float("inf"),
         "algorithm.bits": state.algorithm.bits.keys() == algorithm.clock.bits.keys(),
         "waiting": waiting is None or (waiting.round == round_ and isfinite(waiting.time_s)),
-        "losses": len(state.losses) == algorithm.backend.num_clients and all(map(isfinite, state.losses)),
+        "losses": len(state.clients) == len(state.losses) == len(state.counts)
+        and max(state.clients, default=0) < algorithm.backend.num_clients
+        and all(map(isfinite, state.losses)),
         "wall_s": 0 <= state.wall_s < float("inf"),
         "files": state.files.keys() == {METRICS, PLANS},
     }

@@ -19,6 +19,7 @@ from hsfl.problem.plan import Plan
 from hsfl.problem.strategy import Strategy
 from hsfl.problem.system import System
 from hsfl.records import PlanRecord, RoundRecord
+from hsfl.runs.participating import participation_of
 from hsfl.runs.reading import Run
 from hsfl.scenario.dynamics import Conditions
 from hsfl.scenario.scenario import Scenario
@@ -34,8 +35,10 @@ def retimed(run: Run, scenario: Scenario, strategy: Strategy | None = None) -> R
     conditions, choice, problem = Conditions(scenario), scenario.spec.strategy, scenario.training_problem
     measures = strategy.needs_constants and choice.constants == "measured"
     probes = rounds_of_probe(problem, choice.probe_batches) if measures else 0
-    clock = SimulatedClock(problem)
-    schedule = Schedule(problem.system.topology, strategy, choice.replan_every)
+    clock, participation = SimulatedClock(problem), participation_of(scenario)
+    if participation is not None and participation.by_machines:
+        return None
+    schedule = Schedule(problem.system.topology, strategy, choice.replan_every, participation=participation)
     names = [tier.name for tier in problem.system.tiers]
     made = {record.round: record for record in run.plans}
     metrics: list[RoundRecord] = []
@@ -44,6 +47,7 @@ def retimed(run: Run, scenario: Scenario, strategy: Strategy | None = None) -> R
         if line.round > 0:
             system = conditions.at(schedule.round, clock.time_s)
             clock.see(system, None if schedule.plan is None else schedule.plan.codes)
+            schedule.gather(clock)
             if (record := made.get(schedule.round)) is not None:
                 shortened = record.shortened is not None  # by what was seen of drift and loss, on any machines
                 plan = (
@@ -54,18 +58,21 @@ def retimed(run: Run, scenario: Scenario, strategy: Strategy | None = None) -> R
                 if plan is None:
                     return None
                 if schedule.plan is not None and schedule.plan.cuts != plan.cuts:
-                    clock.move(schedule.plan.cuts, plan.cuts)
+                    clock.move(schedule.plan.cuts, plan.cuts, schedule.holders())
                 schedule.adopt(plan)
                 clock.see(system, plan.codes)
-                clock.split(plan.cuts, 0 if shortened else probes)
+                clock.split(plan.cuts, 0 if shortened else probes, schedule.cohort)
                 plans.append(record.model_copy(update={"time_s": clock.time_s}))
             assert schedule.plan is not None
-            cuts, due = schedule.plan.cuts, schedule.finish_round()
+            cuts, present = schedule.plan.cuts, schedule.participants(clock)
+            due = schedule.finish_round(present.clients)
             if [names[average.tier] for average in due] != line.averaged:
                 return None
-            clock.split(cuts)
-            for average in due:
-                clock.average(cuts, average.tier)
+            clock.split(cuts, clients=present.clients, least_s=present.waited_s)
+            gathered = schedule.gather(clock)
+            exchanges = [exchange for average in due if (exchange := schedule.exchange(average.tier)) is not None]
+            for exchange in (*exchanges, *(schedule.joining() if gathered else ())):
+                clock.average(cuts, exchange.tier, exchange.senders, exchange.receivers)
         metrics.append(line.model_copy(update={"time_s": clock.time_s, "bytes": clock.bytes}))
     summary = run.summary and run.summary.model_copy(update={"time_s": clock.time_s, "bytes": clock.bytes})
     return replace(run, scenario=dict(scenario.raw), metrics=metrics, plans=plans, summary=summary)

@@ -243,18 +243,19 @@ class _Session:
             self._tell("on_plan", record)
             return
         self._write_waiting()
-        assert record.loss is not None and record.losses is not None
-        self.past.append(record.loss)
-        self.losses.add(record.losses)
-        self.waiting = record.model_copy(update={"losses": None})
+        assert record.losses is not None
+        if record.loss is not None:  # else nobody took part
+            self.past.append(record.loss)
+        self.losses.add(record.losses, record.losses_of)
+        self.waiting = record.model_copy(update={"losses": None, "losses_of": None})
 
     def _evaluate(self) -> None:
         """Add an evaluation to the last round."""
         assert self.waiting is not None
         update = evaluation(self.prepared, self.algorithm.round) | {"forecast": self._forecast()}
         self.accuracies += [] if update.get("accuracy") is None else [update["accuracy"]]
-        if self.losses.rounds:
-            update["losses"] = self.losses.taken()
+        if self.losses.sums:
+            update["losses"], update["losses_of"] = self.losses.taken()
         self.waiting = self.waiting.model_copy(update=update)
 
     def _forecast(self) -> ForecastRecord | None:
@@ -281,9 +282,9 @@ class _Session:
             origin=self.origin,
             algorithm=self.algorithm.state(),
             waiting=self.waiting,
-            losses=self.losses.sums,
-            summed=self.losses.rounds,
-            missed=self.losses.missed,
+            clients=list(self.losses.sums),
+            losses=list(self.losses.sums.values()),
+            counts=list(self.losses.counts.values()),
             wall_s=self._wall_s(),
             files=self.folder.marks(),
         )

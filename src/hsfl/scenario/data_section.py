@@ -78,6 +78,13 @@ class DataSection(Section):
         description="Each client's inputs get Gaussian noise of its own, with a deviation that grows evenly from 0 for "
         "the first client to this for the last; images count from 0 to 1.",
     )
+    samples_per_client: Annotated[int, Field(ge=1, le=10**9)] | None = Field(
+        None,
+        description="Instead of dealing the samples out: every client draws so many by its own seed, from all (iid), "
+        "from labels drawn for it (shards) or in shares of labels drawn for it (dirichlet). Clients may then have the "
+        "same samples: for fleets larger than the data.",
+        examples=[100],
+    )
     assignments: str | None = Field(
         None,
         description="With partition = csv: a file with columns sample,client, both counted from 0; relative to this "

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from bisect import bisect_right
 from dataclasses import dataclass, replace
-from pathlib import Path
-
-import numpy as np
 
 from hsfl.errors import ScenarioError, nearest
-from hsfl.files import MAX_CSV, read_text
 from hsfl.problem.system import System
-from hsfl.problem.units import LARGEST, SMALLEST
+from hsfl.problem.units import SMALLEST
 from hsfl.scenario.draw import LINKS
 from hsfl.scenario.scenario import Scenario
+from hsfl.scenario.traces import number, trace_rows
 
 _COLUMNS = ["time_s", "tier", "field", "factor"]
 _ATTRIBUTES = {"compute": "compute_flops"} | {field: f"{field}_bps" for field in LINKS}
@@ -60,43 +55,18 @@ class Conditions:
 
 
 def _read(scenario: Scenario, trace: str) -> list[_Change]:
-    path, names = (scenario.folder or Path()) / trace, [t.name for t in scenario.spec.tiers]
-    label = f"{scenario.source}: dynamics.trace = {trace!r}"
-    try:
-        rows = list(csv.reader(io.StringIO(read_text(path, MAX_CSV))))
-    except (OSError, ValueError, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ScenarioError(f"{label}: cannot be read ({reason}); give a CSV with {','.join(_COLUMNS)}") from None
-    if not rows or [c.strip() for c in rows[0]] != _COLUMNS:
-        raise ScenarioError(f"{label}: the first line must be {','.join(_COLUMNS)}")
-    changes = []
-    for number, row in enumerate(rows[1:], start=2):
-        if not row:
-            continue
-        where = f"{label}, line {number}"
-        if len(row) != len(_COLUMNS):
-            raise ScenarioError(f"{where}: it has {len(row)} fields; {','.join(_COLUMNS)} are needed")
-        time_s, tier, field, factor = (cell.strip() for cell in row)
+    names, changes = [t.name for t in scenario.spec.tiers], []
+    for where, (time_s, tier, field, factor) in trace_rows(scenario, "dynamics.trace", trace, _COLUMNS):
         if tier not in names:
             raise ScenarioError(f"{where}: no tier {tier!r}{nearest(tier, names)}; the tiers are {', '.join(names)}")
         if field not in _ATTRIBUTES:
             raise ScenarioError(f"{where}: field {field!r} must be one of {', '.join(_ATTRIBUTES)}")
         changes.append(
             _Change(
-                _number(time_s, 0.0, f"{where}: time_s"),
+                number(time_s, 0.0, f"{where}: time_s"),
                 names.index(tier),
                 field,
-                _number(factor, SMALLEST, f"{where}: factor"),
+                number(factor, SMALLEST, f"{where}: factor"),
             )
         )
     return sorted(changes, key=lambda change: change.time_s)
-
-
-def _number(text: str, least: float, label: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = np.nan
-    if not least <= value <= LARGEST:
-        raise ScenarioError(f"{label} = {text!r} must be a number of at least {least:g}")
-    return value

@@ -189,8 +189,8 @@ class ExecutionSection(Section):
     keep_checkpoints: int = Field(2, ge=1, le=10**6, description="How many of the last checkpoints are kept.")
     deadline: Duration | None = Field(
         None,
-        description="On machines (hsfl run): leave clients out of a round whose activations are not at the top tier so "
-        "long after it began; default: everyone is waited for. A simulation waits for everyone.",
+        description="Leave clients out of a round whose activations are not at the top tier so long after it began; "
+        "default: everyone is waited for.",
         examples=["2 s"],
     )
 

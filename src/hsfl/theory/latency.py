@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hsfl.problem.problem import Problem
+from hsfl.problem.problem import Problem, cumulative
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import edges
 
@@ -52,6 +52,19 @@ def round_parts(problem: Problem, cuts: npt.ArrayLike, clients: Sequence[int] | 
     slowness = problem.system.slowness if clients is None else problem.system.slowness[:, clients]
     parts = np.moveaxis(demands(problem, cuts)[..., :, None] * slowness, -1, -2)
     return RoundParts(parts[..., :M], parts[..., M : 2 * M - 1], parts[..., 2 * M - 1 :])
+
+
+def arrival_latency(problem: Problem, cuts: npt.ArrayLike, clients: Sequence[int] | None = None) -> FloatArray:
+    """How long it takes what clients (default: all) send up to be at the top tier: (clients,).
+
+    The forward passes of the tiers below, T^F, and what they send, T^A.
+    """
+    M, slowness = problem.system.num_tiers, problem.system.slowness
+    chosen = slowness if clients is None else slowness[:, clients]
+    forward = cumulative(problem.batch_size * problem.profile.forward_flops)[edges(cuts, problem.num_layers)]
+    up = demands(problem, cuts)[M : 2 * M - 1]
+    arrival: FloatArray = np.diff(forward)[:-1] @ chosen[: M - 1] + up @ chosen[M : 2 * M - 1]
+    return arrival
 
 
 def latency_by_cut(problem: Problem, slowness: FloatArray) -> tuple[FloatArray, FloatArray]:
