@@ -14,9 +14,16 @@ os.environ.setdefault("HSFL_TRUST", "1")
 
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.scenario.command import Command
+
+# Machines differ and are busy: how long an example takes says nothing.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 
 @pytest.fixture

@@ -291,7 +291,7 @@ def test_a_bound_that_is_not_the_optimisers_is_said(command, small):
         assert ended.code == 0
         assert CAVEAT.fullmatch(ended.err)
     text = command("plan", small, "--set", "training.optimizer=adamw").out
-    assert "Proven optimal with every tier used, for the bound of SGD (exact" in text
+    assert "Proven optimal with every tier used, for what the bound knows (exact" in text
     assert "SGD" not in said(command, "plan", small)
     with pytest.warns(UserWarning, match="one of SGD and takes adam's learning rate"):
         hsfl.plan(hsfl.load_scenario(small, {"training.optimizer": "adam"}))

@@ -81,8 +81,9 @@ def test_smoothing_clamping_and_correction() -> None:
     ones = np.ones(2)
     estimate.add(Measurement(30.0, 2.0, ones, 2 * ones, np.array([[0.5, -0.1], [0.0, 0.0]])))
     estimate.add(Measurement(10.0, 1.0, 3 * ones, 2 * ones, np.array([[0.5, -0.3], [0.0, 0.0]])))
-    given = small_problem().constants
-    constants = estimate.constants(given, step=0.1)
+    problem = small_problem()
+    given = problem.constants
+    constants = estimate.constants(problem, step=0.1)
     assert constants.smoothness == 10.0  # (30 + 10) / 2, clamped to 1/step
     assert constants.initial_gap == 1.0 and constants.target == given.target
     np.testing.assert_allclose(constants.gradient_variance, [2, 2])
@@ -112,7 +113,7 @@ def test_theorem_1_holds_with_measured_constants(iid: bool, intervals: tuple[int
     fields = ("gradient_variance", "gradient_second_moment", "gradient_dissimilarity")
     largest = [np.max([getattr(m, f) for m in found], axis=0) for f in fields]
     estimate.add(Measurement(max(m.smoothness for m in found), found[0].initial_gap, *largest))
-    problem = replace(trained.problem, constants=estimate.constants(trained.problem.constants, 0.05))
+    problem = replace(trained.problem, constants=estimate.constants(trained.problem, 0.05))
     for model in ("paper", "refined"):
         limit = bound(replace(problem, constants=replace(problem.constants, drift=model)), rounds, (1, 3), intervals)
         assert np.mean(norms) <= limit, model

@@ -67,7 +67,7 @@ class Pair(nn.Module):
         ({"dtype": "float8"}, "dtype 'float8': it must be float32 or float64"),
         ({"dtype": torch.bfloat16}, "dtype torch.bfloat16: it must be float32 or float64"),
         ({"hosts": "three"}, "hosts three: give a list of whole numbers for each tier"),
-        ({"averaging": "median"}, "averaging 'median': it must be one of plain, corrected, or an"),
+        ({"averaging": "median"}, "averaging 'median': it must be one of plain, corrected, fedprox, fedavgm,"),
         (
             {"averaging": "corrected", "optimizer": {"name": "adam", "lr": 0.1}},
             'averaging "corrected": it is for sgd, with or without momentum, and not for adam',

@@ -42,6 +42,21 @@ def written(folder: Path, changes: dict[str, Any]) -> Scenario:
     return hsfl.load_scenario(path, changes)
 
 
+def test_constants_are_measured_on_a_cohort_and_told_of_all(tmp_path: Path) -> None:
+    every, most = (hsfl.estimate(written(tmp_path, {"participation.cohort": k}), rounds=4) for k in (None, 3))
+    assert most.initial_gap == pytest.approx(every.initial_gap, rel=0.2)
+    assert most.gradient_variance.sum() == pytest.approx(every.gradient_variance.sum(), rel=0.5)
+    assert most.gradient_dissimilarity is not None and most.gradient_dissimilarity[0].sum() > 0
+
+
+@pytest.mark.parametrize("changes", [{"redraw": "round"}, {"choose": "speed"}, {"dropout": 0.1}])
+def test_plans_say_what_they_do_not_know(changes: dict[str, Any], tmp_path: Path) -> None:
+    given = {f"participation.{name}": value for name, value in changes.items()}
+    assert written(tmp_path, {"participation.cohort": 2}).caveat is None
+    said = written(tmp_path, {"participation.cohort": 2} | given).caveat
+    assert said is not None and f"participation.{next(iter(changes))}" in said
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_run_ends_as_if_it_had_not_stopped(kind: str, tmp_path: Path) -> None:
     class Stop(hsfl.Callback):

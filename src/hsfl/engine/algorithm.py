@@ -109,9 +109,7 @@ class Algorithm:
         last = self.round + rounds
         pending: list[_Pending] = []
         while self.round < last and not interrupted() and self.clock.time_s < until_time_s:
-            self._see()
-            if self.schedule.gather(self.clock):
-                self.backend.enrol(self.schedule.cohort)
+            self.gather()
             if self.guard.alarm is not None:
                 yield self._shortened()
             elif self.schedule.plan_is_due():
@@ -127,6 +125,12 @@ class Algorithm:
             if looks and self.schedule.plan is not None:
                 self.guard.look(self.task.with_target(self._at(self.problem)), self.schedule.plan, self.round)
         yield from self._finished(pending)
+
+    def gather(self) -> None:
+        """See the machines of the moment, and draw who may take part, where that is due."""
+        self._see()
+        if self.schedule.gather(self.clock):
+            self.backend.enrol(self.schedule.cohort)
 
     def _see(self) -> None:
         """The machines of the moment, in the codes of the plan."""
@@ -308,7 +312,7 @@ class Algorithm:
         return self._as_estimated(problem)
 
     def _as_estimated(self, problem: Problem) -> Problem:
-        return replace(problem, constants=self.estimate.constants(problem.constants, problem.step))
+        return replace(problem, constants=self.estimate.constants(problem, problem.step))
 
     def state(self) -> AlgorithmRecord:
         """Everything but the backend's tensors; `restore` takes it back."""

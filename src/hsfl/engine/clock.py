@@ -109,7 +109,7 @@ class SimulatedClock:
     def split(self, cuts: Sequence[int], rounds: int = 1, clients: Clients | None = None, least_s: float = 0.0) -> None:
         """Rounds of split training: T_S each, of some clients or all, and not less than `least_s`.
 
-        A machine's compute and links are split evenly over all clients it hosts, whoever takes part.
+        How machines are shared is that of `System.sharing`, whoever takes part.
         """
         problem, costs = self.problem, self._at(cuts)
         took_part = problem.system.num_clients if clients is None else len(clients)

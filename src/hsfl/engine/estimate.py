@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from hsfl.engine.probe import Measurement
-from hsfl.problem.problem import Constants
+from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import FloatArray
 from hsfl.records import ConstantsRecord, EstimateRecord
+from hsfl.theory.sampling import of_all_clients
 
 #: The weight of a new probe, and of a drift that is seen, against what was known.
 PROBE_WEIGHT, DRIFT_WEIGHT = 0.5, 0.7
@@ -50,19 +51,20 @@ class Estimate:
         self.correction = self.correction or [1.0] * len(self.gradient_dissimilarity)
         self.probes += 1
 
-    def constants(self, given: Constants, step: float) -> Constants:
-        """For the planner, in the target and drift model of `given`; clamped to where the bound is defined.
+    def constants(self, problem: Problem, step: float) -> Constants:
+        """For the planner, in the target and drift model of `problem`; clamped to where the bound is defined.
 
-        The smoothness is at most 1/gamma (no limit for step 0), and just that where it is not measured; a dissimilarity
-        is at least 0, all else positive.
+        What a cohort shows of its clients is scaled to all clients. The smoothness is at most 1/gamma (no limit for
+        step 0), and just that where it is not measured; a dissimilarity is at least 0, all else positive.
         """
+        given, dissimilarity = problem.constants, np.maximum(self.gradient_dissimilarity, 0.0)
         return replace(
             given,
             smoothness=1 / step if np.isnan(self.smoothness) else self._clamped_smoothness(step),
             initial_gap=max(self.initial_gap, _SMALLEST),
             gradient_variance=np.maximum(self.gradient_variance, _SMALLEST),
             gradient_second_moment=np.maximum(self.gradient_second_moment, _SMALLEST),
-            gradient_dissimilarity=np.maximum(self.gradient_dissimilarity, 0.0),
+            gradient_dissimilarity=of_all_clients(problem.system, dissimilarity),
             drift_correction=np.array(self.correction),
             coding_noise=np.array(self.coding_noise) if self.coding_noise else given.coding_noise,
         )

@@ -89,7 +89,7 @@ def claim(problem: Problem, result: PlanResult, caveat: str | None) -> str:
     if problem.system.missable.any():
         kind += ", no tier averaged less often than cohorts change"
     if caveat is not None:
-        kind += ", for the bound of SGD"
+        kind += ", for what the bound knows"
     if result.status == "optimal":
         return f"Proven optimal{kind} ({solved})"
     if result.status == "bounded":

@@ -34,6 +34,7 @@ def measure_constants(scenario: Scenario, rounds: int, batches: int, data_folder
     for point in range(POINTS):
         for _ in algorithm.advance(round(rounds * point / (POINTS - 1)) - algorithm.round):
             pass
+        algorithm.gather()
         found.append(prepared.backend.probe(batches, free.step, coding=free.system.plans_codes))
     coded = ["coding_noise"] if free.system.plans_codes else []
     estimate = Estimate()
@@ -44,7 +45,7 @@ def measure_constants(scenario: Scenario, rounds: int, batches: int, data_folder
             *(np.max([getattr(m, name) for m in found], axis=0) for name in (*_PER_LAYER, *coded)),
         )
     )
-    return estimate.constants(free.constants, step=0.0)
+    return estimate.constants(free, step=0.0)
 
 
 def as_fields(constants: Constants) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import FloatArray, LayerProfile
 from hsfl.problem.system import System
 from hsfl.scenario.catalog import CLASSES, DEFAULT_INPUT_SHAPES, shipped_profile
+from hsfl.scenario.caveats import caveat
 from hsfl.scenario.checking import checked_spec
 from hsfl.scenario.data_section import DataSection
 from hsfl.scenario.draw import draw_system
@@ -24,7 +25,6 @@ from hsfl.scenario.objects import given_fields, still_named
 from hsfl.scenario.overrides import with_fields
 from hsfl.scenario.schema import ModelSection, ScenarioFile
 from hsfl.scenario.toml_format import toml_value
-from hsfl.scenario.training_sections import SERVER_SETTINGS
 from hsfl.theory.coding import of_all_codes, usual_coding_noise
 from hsfl.theory.convergence import loss_target, target_after
 
@@ -295,18 +295,7 @@ class Scenario:
     @property
     def caveat(self) -> str | None:
         """What a plan for this scenario rests on that does not hold, in a sentence; None where all does."""
-        training = self.spec.training
-        if training.optimizer in ("adam", "adamw"):
-            return (
-                f"the convergence bound is one of SGD and takes {training.optimizer}'s learning rate for a step, so "
-                "plans may average far too rarely; compare with strategy fixed"
-            )
-        if training.averaging in SERVER_SETTINGS:
-            return (
-                "the convergence bound is one of SGD with plain averages and does not know the server's steps of "
-                f"{training.averaging}; compare with strategy fixed"
-            )
-        return None
+        return caveat(self.spec)
 
     def with_target(self, problem: Problem) -> Problem:
         """Fill in epsilon, as given or by the rounds that full synchronisation would need with these constants.
