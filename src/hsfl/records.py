@@ -70,7 +70,7 @@ class SpreadRecord(Record):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> SpreadRecord | None:
-        """Of the values of all clients, NaN for those who have none; None where nobody has."""
+        """The spread of the values of all clients, NaN for those who have none; None where nobody has one."""
         known = sorted(value for value in values if not isnan(value))
         if not known:
             return None
@@ -113,7 +113,7 @@ class RoundRecord(Record):
     drift: dict[str, DriftRecord] = {}
     """The drift of every tier that was averaged, by its name."""
     learning_rate: float | None = None
-    """Of the round, where it changes."""
+    """The learning rate of the round, where it changes."""
     accuracy: float | None = None
     """On the test data, where the round was evaluated and targets are classes."""
     test_loss: float | None = None
@@ -127,7 +127,7 @@ class RoundRecord(Record):
     """Where the round was evaluated, until the loss that ends training is reached."""
 
     def counted(self) -> dict[str, float]:
-        """Of an evaluation, the test loss and all metrics but accuracy, by name."""
+        """The test loss of an evaluation and all its metrics but accuracy, by name."""
         return ({} if self.test_loss is None else {"loss": self.test_loss}) | self.metrics
 
 
@@ -159,7 +159,7 @@ class PlanRecord(Record):
     """The code of every link of every tier, where they are planned."""
     layers: Count
     forecast: ForecastRecord | None = None
-    """As in metrics.jsonl, at the pace of this plan."""
+    """A forecast as in metrics.jsonl, at the pace of this plan."""
     constants: ConstantsRecord | None = None
     kept: str | None = None
     """Why the plan before was kept, where the strategy found none."""
@@ -240,7 +240,7 @@ class PresenceRecord(Record):
     """Rounds in a row that the same clients took part in."""
 
     since: Count
-    """Of the layers that were last averaged then."""
+    """The round in which the layers were last averaged that these rounds count for."""
     clients: list[Count] | None
     """None: everybody."""
     rounds: Count
@@ -269,7 +269,7 @@ class ScheduleRecord(Record):
     moved_at: Count
     gathered_at: Count | None = None
     attendance: AttendanceRecord
-    """Of tiers instead of layers."""
+    """Who took part, with tiers in the place of layers."""
     up_to_date: list[list[Count] | None]
 
 

@@ -104,7 +104,7 @@ def _part(xs: list[Any], ys: list[Any]) -> Part:
 
 
 def _tokens(text: str) -> npt.NDArray[np.int64]:
-    """As LEAF's models take them: what is not among its letters counts as the last one."""
+    """Letters as LEAF's models take them: what is not among its letters counts as the last one."""
     return np.array([LETTERS.find(letter) % len(LETTERS) for letter in text], dtype=np.int64)
 
 

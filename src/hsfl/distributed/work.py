@@ -38,7 +38,7 @@ class Work(ABC):
         self.parts, self.places, self.name, self.saves = parts, places, name, saves
         self.children, self.parent = places.children(name), places.parent(name)
         self._epoch = self._number = 0
-        """Of the last command."""
+        """The epoch and the number of the last command."""
         self._busy = self._told = True
         """Whether its own part of it is still to be done, and whether the parent was told that all is done."""
         self._awaited: set[str] = set()

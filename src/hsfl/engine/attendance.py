@@ -137,7 +137,7 @@ class Attendance:
         return np.unique(np.concatenate(found)).tolist() if found else []
 
     def state(self) -> AttendanceRecord:
-        """As a checkpoint holds it; everybody is None."""
+        """The attendance as a checkpoint holds it, with None for everybody."""
         whole = self.topology.num_clients
         return AttendanceRecord(
             averaged_at=list(self.averaged_at),

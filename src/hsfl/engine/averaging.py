@@ -50,7 +50,7 @@ class AveragingRule:
     server_slots: tuple[str, ...] = ()
     """What the fed server keeps of every weight of an averaged tier, likewise: no machine has it."""
     optimizer: Optimizer
-    """Of the backend that the rule serves."""
+    """The optimiser of the backend that the rule serves."""
 
     def __init__(self, *, average_state: bool = False) -> None:
         """`average_state`: the optimiser's state is averaged too."""

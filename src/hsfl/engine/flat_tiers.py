@@ -88,7 +88,7 @@ class FlatTier:
         server: Sequence[str],
         channels_last: bool,
     ) -> None:
-        """As many entities as `like` has rows, each a copy of the templates, in its type and on its device.
+        """Make as many entities as `like` has rows, each a copy of the templates, in its type and on its device.
 
         `keeps_last`: the weights that all entities last had in common are kept, in one row. `server`: so is what the
         fed server keeps, by these names. `channels_last`: convolutions' weights lie in memory with their input channels

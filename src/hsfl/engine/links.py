@@ -191,11 +191,11 @@ def _unpacked(packed: Bytes, bits: int) -> Bytes:
     return packed if bits == 8 else np.stack((packed >> 4, packed & 15), axis=-1).reshape(len(packed), -1)
 
 
-#: Of samples that cross a cut.
+#: Codecs of samples that cross a cut, by name.
 CODECS: dict[str, Codec] = {"fp32": Codec(), "bf16": HalfCodec()} | {
     name: IntegerCodec(code) for name, code in CODES.items() if code.scale_bits
 }
-#: Of averages.
+#: Codecs of averages, by name.
 AVERAGE_CODECS: dict[str, Codec] = CODECS | {name: BlockCodec(CODES[name]) for name in CODES if CODES[name].scale_bits}
 
 

@@ -12,7 +12,7 @@ from hsfl.engine.outputs import each
 from hsfl.errors import HsflError, ModelError, raised
 from hsfl.problem.topology import FloatArray
 
-#: Of what the model gives for some samples, and their targets: a number for each, (samples,) or (samples, ...).
+#: Takes what the model gives for some samples, and their targets; a number for each, (samples,) or (samples, ...).
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 Metric = Loss
 
@@ -32,7 +32,7 @@ def l1(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def bce(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Of scores, before any sigmoid, and targets from 0 to 1."""
+    """The binary cross entropy of scores, before any sigmoid, and targets from 0 to 1."""
     targets = _alike("bce", outputs, targets).to(outputs.dtype)  # classes 0 and 1 may be whole numbers
     return functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
 

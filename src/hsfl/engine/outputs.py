@@ -31,6 +31,6 @@ def leaves(outputs: Any) -> tuple[Any, list[torch.Tensor]]:
 
 
 def gradients(loss: torch.Tensor, of: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Those of a loss; 0 for what it does not use."""
+    """The gradients of a loss; 0 for what it does not use."""
     found = torch.autograd.grad(loss, of, allow_unused=True)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(of, found, strict=True)]

@@ -102,7 +102,7 @@ class Participation:
         return then - time_s
 
     def failing(self, round_: int, cohort: Clients) -> frozenset[int]:
-        """Those of a cohort who fail in a round, counted from 0."""
+        """The clients of a cohort that fail in a round, counted from 0."""
         found = self.failures.get(round_ + 1, frozenset()).intersection(cohort)
         if self.dropout:
             chances = np.random.default_rng([self.seed, _FAILURES, round_]).random(len(cohort))

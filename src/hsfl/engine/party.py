@@ -20,7 +20,7 @@ class Party:
     clients: torch.Tensor
     """In the order of their samples."""
     entities: tuple[IntArray, ...]
-    """Of every tier those that have clients here."""
+    """The entities of every tier that have clients here."""
     sections: list[list[slice]]
     """Their samples, in clients."""
     children: list[list[list[int]]]
@@ -39,7 +39,7 @@ class Party:
 
     @classmethod
     def of(cls, topology: Topology, given: Clients, ordered: Clients, sites: int, device: torch.device) -> Party:
-        """Of `ordered`, clients in the order of the tree that are all those given, or some of them.
+        """A party of `ordered`: all the clients that are given, or some of them, in the order of the tree.
 
         With room for keys of so many sites of dropout.
         """

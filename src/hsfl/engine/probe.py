@@ -122,7 +122,7 @@ class Statistics:
         self, topology: Topology, batches: int, smoothness: float, coding_noise: FloatArray | None
     ) -> Measurement:
         """The constants, from so many mini-batches of every client."""
-        # As many clients that count the same would have as much noise in their mean.
+        # So many clients that count the same would have as much noise in their mean.
         clients = topology.num_clients**2 / float(np.square(topology.client_weights).sum())
         noise = self.variance / (clients * batches)
         entities = torch.tensor(topology.entities, dtype=torch.float64, device=noise.device)[:, None]
@@ -142,7 +142,7 @@ def mean_over_clients(rows: torch.Tensor, parts: FloatArray | None) -> torch.Ten
 
 
 def variance_of(moments: torch.Tensor, squares: torch.Tensor, batches: int) -> torch.Tensor:
-    """That of mini-batch gradients, from their mean squares and the squares of the mean of so many."""
+    """The variance of mini-batch gradients, from their mean squares and the squares of the mean of so many."""
     return (moments - squares) * batches / (batches - 1)
 
 

@@ -17,7 +17,7 @@ Seats = dict[int, int]
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Of the rows of a tier in a mean."""
+    """The weights of a tier's rows in a mean."""
 
     shares: torch.Tensor
     rows: torch.Tensor | None = None

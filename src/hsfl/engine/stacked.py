@@ -61,7 +61,7 @@ class StackedBackend(StackedRounds):
             rows.count_as(first, free_rows(self._seats[tier], len(rows.weights)))
 
     def _weights(self, tier: int, layer: int) -> Weights:
-        """Of the rows of a tier in an average of a layer."""
+        """The weights of a tier's rows in an average of a layer."""
         if self.attendance.complete(layer):
             return Weights(self._shares[tier])
         shares = self._shares_of(tier, layer)
@@ -71,7 +71,7 @@ class StackedBackend(StackedRounds):
         )
 
     def _row(self, tier: int, entity: int) -> int:
-        """That of an entity, or one that holds what all have that have none."""
+        """The row of an entity; one that holds what all others have, for an entity without a row."""
         found = self._seats[tier].get(entity)
         return free_rows(self._seats[tier], len(self._tiers[tier].weights))[0] if found is None else found
 

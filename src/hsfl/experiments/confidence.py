@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Numbers = Sequence[float] | npt.NDArray[np.float64]
-#: Of all intervals.
+#: The confidence of all intervals.
 LEVEL = 0.95
 
 

@@ -154,7 +154,7 @@ class Spread:
         return confidence(self.values) if not self.missed else (self.low, self.high)
 
     def with_interval(self, digits: int = 1, sign: str = "-") -> str:
-        """As `text`, and the confidence interval."""
+        """What `text` says, and the confidence interval."""
         return _with_interval(self.text(digits, sign), self.interval, f"{sign}z.{digits}f", len(self.values))
 
     def text(self, digits: int = 1, sign: str = "-") -> str:
@@ -203,7 +203,7 @@ class Ratio:
         return float(np.exp(low)), float(np.exp(high))
 
     def with_interval(self, digits: int = 1) -> str:
-        """As `text`, and the confidence interval."""
+        """What `text` says, and the confidence interval."""
         return _with_interval(self.text(digits), self.interval, f".{digits}f", len(self.values) if self.mean else 0)
 
     def judged(self, paper: float) -> str:

@@ -211,7 +211,7 @@ class Best:
         return found
 
     def drift(self, parts: IntArray) -> FloatArray:
-        """Of some segments."""
+        """The drift of some segments at their intervals."""
         at = self._at(parts)
         return quadratic(self.terms.drift[:, *at], self.intervals[parts], self.terms.at_one[at])
 

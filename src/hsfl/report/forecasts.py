@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def forecasts(run: Run) -> list[tuple[RoundRecord, ForecastRecord]]:
-    """Those of the evaluations, with their rounds: of the last loss that was asked for."""
+    """The forecasts of evaluations, with their rounds, for the last loss that was asked for."""
     found = [(line, line.forecast) for line in run.metrics if line.forecast is not None]
     return [pair for pair in found if pair[1].loss == found[-1][1].loss]
 

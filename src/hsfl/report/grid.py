@@ -40,7 +40,7 @@ class Grid:
             yield from self._block(row)
 
     def _widths(self, width: int, between: int) -> list[int] | None:
-        """Of every column, with so much between them; None where a word would have to be broken."""
+        """The width of every column, with so much between them; None where a word would have to be broken."""
         room = width - between * (len(self.header) - 1) - 2
         most, words, cells = [], [], []  # of every column: its longest text, word, and cell or word
         for name, *column in zip(self.header, *self.rows, strict=True):

@@ -127,6 +127,6 @@ class LiveLine(Callback):
 
 
 def _time(seconds: float, planned_s: float | None) -> str:
-    """Of the simulation, or as machines took it."""
+    """The time of the simulation, or as machines took it."""
     shown = format_seconds(seconds)
     return f"{shown} simulated" if planned_s is None else f"{shown} measured, {format_seconds(planned_s)} planned"

@@ -73,7 +73,7 @@ def parts_of_a_round(run: Run) -> tuple[list[str], list[list[str]]] | None:
 
 
 def parts_tables(runs: Sequence[Run]) -> list[Grid]:
-    """Of each run on machines, where its time went, for the terminal."""
+    """Where the time of each run on machines went, for the terminal."""
     found = [(run.name, parts) for run in runs if (parts := parts_of_a_round(run)) is not None]
     right = [False, True, True, True]
     return [Grid([f"{name}, {top[0]}", *top[1:]], rows, right, total=True) for name, (top, rows) in found]

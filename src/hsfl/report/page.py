@@ -281,7 +281,7 @@ def _plans(plans: Sequence[PlanRecord]) -> _Cells:
 
 
 def _constants(run: Run) -> dict[str, Any] | None:
-    """Those of the last plan that was made with any: single numbers, and lists by layer."""
+    """The constants of the last plan that was made with any: single numbers, and lists by layer."""
     plan = next((plan for plan in reversed(run.plans) if plan.constants is not None), None)
     if plan is None or plan.constants is None:
         return None

@@ -20,7 +20,7 @@ class MeanLosses:
         self.counts = dict(zip(state.clients, state.counts, strict=True))
 
     def add(self, losses: Sequence[float], clients: Sequence[int] | None) -> None:
-        """Those of a round, of some clients or all."""
+        """Add the losses of a round, of some clients or all."""
         for n, loss in zip(range(self._num_clients) if clients is None else clients, losses, strict=True):
             self.sums[n] = self.sums.get(n, 0.0) + loss
             self.counts[n] = self.counts.get(n, 0) + 1

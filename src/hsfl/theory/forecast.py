@@ -49,7 +49,7 @@ class LossLaw:
     level: float
     slope: float
     error: float
-    """Of the slope, relative."""
+    """The standard error of the slope, relative to it."""
     span: int
     """The rounds it was fitted to."""
 
@@ -68,7 +68,7 @@ def recent_losses(losses: npt.ArrayLike) -> FloatArray:
 
 
 def loss_law(losses: npt.ArrayLike) -> LossLaw | None:
-    """Of the losses of rounds 1, 2, ...; None as long as they show none: on the first plateau and while they rise."""
+    """The law of the losses of rounds 1, 2, ...; None while they show none: on a first plateau, or rising."""
     seen = np.asarray(losses, dtype=float)
     if len(seen) < _LEAST:
         return None
