@@ -189,7 +189,7 @@ def test_a_sweep_takes_objects_along_and_says_which_cannot_travel(tmp_path) -> N
     assert hsfl.sweep(longer, rates, out=tmp_path / "s", report=False).runs[0].metrics[-1].round == 6
     local = hsfl.load_scenario(tiny(), model=lambda: task["model"](), data=make_data)
     with pytest.raises(HsflError, match="the model cannot be sent to other processes"):
-        hsfl.sweep(local, rates, out=tmp_path / "t", jobs=2, report=False)
+        hsfl.sweep(local, {"training.learning_rate": [0.1, 0.2]}, out=tmp_path / "t", jobs=2, report=False)
 
 
 def test_what_has_no_source_is_said() -> None:
