@@ -140,3 +140,11 @@ def test_a_fleet_takes_the_memory_of_its_cohort() -> None:
     backend.enrol([6, 701, 99_998])
     assert len(backend.train_round([6, 99_998])) == 2
     assert len(backend._tiers[0].weights) == 4
+
+
+def test_a_trace_that_was_changed_is_noticed(tmp_path: Path) -> None:
+    scenario = written(tmp_path, KINDS["failures"])
+    hsfl.train(scenario, out=tmp_path / "run")
+    (tmp_path / "fails.csv").write_text("round,client\n2,0\n")
+    with pytest.raises(hsfl.HsflError, match=r"fails\.csv: changed since the run began"):
+        hsfl.resume(tmp_path / "run", {"stopping.rounds": 30})

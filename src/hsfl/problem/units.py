@@ -26,7 +26,7 @@ KINDS: dict[str, dict[str, float]] = {
         for prefix, scale in (_PREFIXES | _BINARY).items()
         for unit, factor in (("bit", 1), ("bits", 1), ("b", 1), ("B", 8))
     },
-    "duration": {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0},
+    "duration": {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0},
     "number": {},
 }
 #: No quantity of this world lies outside; inside, nothing computed from them overflows.

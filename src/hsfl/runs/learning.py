@@ -112,12 +112,17 @@ def _named(scenario: Scenario, metric: str | Metric) -> tuple[str, Metric]:
     """A metric by its name, or a function, with what it is called."""
     if not isinstance(metric, str):
         return _name(metric), metric
+    if ":" not in metric and metric not in METRICS:
+        known = ", ".join(METRICS)
+        raise ScenarioError(f"training.metrics = {metric}: give {known}, or your own: package.module:function")
     return metric.rpartition(":")[2], METRICS.get(metric) or _own(scenario, "training.metrics", metric)
 
 
 def _listed(given: Any) -> list[Any]:
-    if not isinstance(given, Iterable):
-        raise ScenarioError(f"metrics: {given!r} is given; give a list of functions, or a dictionary of them by name")
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ScenarioError(
+            f"metrics: {given!r} is given; give a list of functions or names, or a dictionary of functions by name"
+        )
     return list(given)
 
 

@@ -31,11 +31,6 @@ def participation_of(scenario: Scenario) -> Participation | None:
         return None
     if section.choose == "speed" and cohort is None:
         raise ScenarioError('participation.choose = "speed": nobody is chosen where all take part; give cohort as well')
-    if section.model_fields_set and training.averaging == "corrected":
-        raise ScenarioError(
-            'training.averaging = "corrected": it takes for granted that everybody takes part; write "plain", or '
-            "remove the section participation"
-        )
     if section.failures is not None and section.dropout:
         raise ScenarioError("participation has dropout and failures; give one of them")
     availability = None

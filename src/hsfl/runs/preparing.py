@@ -189,7 +189,7 @@ def scenario_labels(scenario: Scenario, data_folder: Path | None = None) -> Labe
     """The same of a scenario that is not trained; ScenarioError where its data have no labels to count."""
     try:
         if (found := labels_of(data.load_client_data(scenario, data_folder))) is None:
-            raise ScenarioError("data: samples have more than one label each, so that there is nothing to count")
+            raise ScenarioError("data: targets are numbers, or several for a sample, so there is no label to count")
     except HsflError as error:
         raise type(error)(f"{scenario.source}: {str(error).removeprefix(f'{scenario.source}: ')}") from error
     return found

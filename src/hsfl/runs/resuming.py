@@ -147,6 +147,8 @@ def _checksums(scenario: Scenario) -> dict[str, str]:
         spec.model.profile,
         spec.data.assignments if spec.data else None,
         spec.dynamics.trace if spec.dynamics else None,
+        spec.participation.availability,
+        spec.participation.failures,
     ]
     found = {}
     for name in (name for name in named if name is not None):

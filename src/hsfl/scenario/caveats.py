@@ -20,15 +20,16 @@ def caveat(spec: ScenarioFile) -> str | None:
             f"{training.averaging}; compare with strategy fixed"
         )
     other = {
-        'redraw = "round"': given.redraw == "round" and given.cohort is not None,
-        'choose = "speed"': given.choose == "speed",
-        "availability": given.availability is not None,
-        "dropout": given.dropout > 0,
-        "failures": given.failures is not None,
+        'participation.redraw = "round"': given.redraw == "round" and given.cohort is not None,
+        'participation.choose = "speed"': given.choose == "speed",
+        "participation.availability": given.availability is not None,
+        "participation.dropout": given.dropout > 0,
+        "participation.failures": given.failures is not None,
+        "execution.deadline": spec.execution.deadline is not None,
     }
     if named := [name for name, is_so in other.items() if is_so]:
         return (
             "plans take cohorts to be drawn from all clients alike, for an interval of the devices, and everybody in "
-            f"them to take part; they know nothing of participation.{named[0]}"
+            f"them to take part; they know nothing of {', '.join(named)}"
         )
     return None

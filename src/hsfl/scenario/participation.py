@@ -33,7 +33,7 @@ class ParticipationSection(Section):
         "0, can be drawn (1) or not (0); before, everybody can. Relative to this file.",
         examples=["availability.csv"],
     )
-    dropout: Annotated[float, Field(ge=0, le=1)] = Field(
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="The probability that a client of the cohort fails in a round, and takes no part in it."
     )
     failures: str | None = Field(

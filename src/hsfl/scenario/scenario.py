@@ -216,6 +216,11 @@ class Scenario:
                 f'{self.source}: training.averaging = "corrected" with training.optimizer = '
                 f'{toml_value(training.optimizer)}: only with "sgd" and "momentum"; change one of them'
             )
+        if self.spec.participation.model_fields_set:
+            raise ScenarioError(
+                f'{self.source}: training.averaging = "corrected": it takes for granted that everybody takes part; '
+                'write "plain", or remove the section participation'
+            )
         if training.average_optimizer:
             raise ScenarioError(
                 f'{self.source}: training.average_optimizer = true with training.averaging = "corrected", whose '
