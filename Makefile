@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint quick bench docs site preview protos soak netlab clean
+.PHONY: demo test slow lint quick bench docs site preview protos soak netlab clean
 
 demo: .venv/base  ## Plan the paper's system; train a small one, planned and naively, and compare
 	mkdir -p out && cd out && rm -rf paper.png planned coded always rarely report
@@ -20,6 +20,9 @@ demo: .venv/base  ## Plan the paper's system; train a small one, planned and nai
 
 test: .venv/dev  ## The whole test suite
 	$(BIN)/python -m pytest -n auto
+
+slow: .venv/dev  ## The tests that are left out of make test, because they take minutes
+	$(BIN)/python -m pytest -n auto -m slow
 
 lint: .venv/dev  ## Style and types
 	$(BIN)/ruff check .

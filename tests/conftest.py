@@ -21,7 +21,7 @@ from tests.scenario.command import Command
 
 # Machines differ and are busy: how long an example takes says nothing.
 hypothesis.settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "any machine", deadline=None, max_examples=40, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any machine")
 

@@ -224,6 +224,7 @@ def test_notebook_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert expected in data or any(expected in text for text in texts), shown
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("tc") is None or not Path("/proc/self/ns/net").exists(),
     reason="network namespaces need root, ip and tc",

@@ -65,7 +65,12 @@ def after_a_line(*args: object, cwd: Path) -> tuple[int, str]:
     return head(*args, cwd=cwd, lines=1)
 
 
-HOW = [after_a_line, closed, both_closed, pytest.param(both_full, marks=needs_full)]
+HOW = [
+    after_a_line,
+    pytest.param(closed, marks=pytest.mark.slow),
+    both_closed,
+    pytest.param(both_full, marks=needs_full),
+]
 
 
 @pytest.mark.parametrize("how", HOW)

@@ -325,8 +325,12 @@ def tokens() -> tuple[list[nn.Module], torch.Tensor, torch.Tensor]:
     return list(chain(model, inputs[0])), inputs, torch.randint(0, 256, (4, BATCH, 12))
 
 
-@pytest.mark.parametrize("model", [mlp, images, tokens])
-@pytest.mark.parametrize("codes", [("int8", "int4"), ("int4", "bf16"), ("bf16", "int8")])
+SOME_CODES = [("int8", "int4"), ("int4", "bf16"), ("bf16", "int8")]
+
+
+@pytest.mark.parametrize(
+    ("model", "codes"), [*((model, codes) for model in (mlp, images) for codes in SOME_CODES), (tokens, SOME_CODES[0])]
+)
 def test_coded_links_train_alike(model, codes: tuple[str, str], tmp_path) -> None:
     """What crosses the cuts is coded by sample; cuts move, and a saved state goes on in the other backend."""
     parts, inputs, targets = model()

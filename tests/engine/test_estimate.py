@@ -129,7 +129,9 @@ class Measured(Named):
     needs_constants = True
 
 
-@pytest.mark.parametrize(("partition", "interval"), [("iid", 50), ("shards", 2)])
+@pytest.mark.slow
+@pytest.mark.parametrize("partition", ["iid", "shards"])
+@pytest.mark.parametrize("interval", [2, 50])
 def test_the_refined_model_predicts_the_drift_on_mnist_mini(partition: str, interval: int) -> None:
     """Within a factor of 4 of what is measured before every average, once training has left its first plateau."""
     scenario = hsfl.load_scenario("mnist-mini", {"data.partition": partition})

@@ -70,7 +70,7 @@ def assert_close(ours: State, theirs: State, atol: float) -> None:
             torch.testing.assert_close(value, theirs[key], rtol=0, atol=atol, msg=lambda m, k=key: f"{k}: {m}")
 
 
-@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=15, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(
     seed=st.integers(0, 10**6),
     redraw=st.sampled_from(["interval", "round"]),

@@ -128,20 +128,13 @@ def test_recipes_share_runs(tmp_path: Path) -> None:
         Recipe("a", "", result_of_nothing, lambda settings: {("one",): short(), ("two",): short("RMA+RMS")}),
         Recipe("b", "", result_of_nothing, lambda settings: {("same",): short(), ("three",): short(seed=1)}),
     ]
-    for jobs in (1, 2):
-        store, seen = Store(tmp_path / str(jobs)), []
-        results = list(
-            reproduce(
-                recipes,
-                SETTINGS,
-                store,
-                jobs=jobs,
-                on_progress=lambda p, seen=seen: seen.append((p.done, p.total, p.trained)),
-            )
-        )
-        assert [result.cost["runs"] for result in results] == [2, 1]
-        assert seen[-1] == (3, 3, 3) == (3, 3, len(store.trained))
-        assert [done for done, _, _ in seen] == sorted(done for done, _, _ in seen)
+    store, seen = Store(tmp_path), []
+    results = list(
+        reproduce(recipes, SETTINGS, store, jobs=2, on_progress=lambda p: seen.append((p.done, p.total, p.trained)))
+    )
+    assert [result.cost["runs"] for result in results] == [2, 1]
+    assert seen[-1] == (3, 3, 3) == (3, 3, len(store.trained))
+    assert [done for done, _, _ in seen] == sorted(done for done, _, _ in seen)
 
 
 def test_a_run_that_diverges_is_a_result_too(tmp_path: Path) -> None:
