@@ -18,6 +18,7 @@ from hsfl.problem.problem import Problem
 from hsfl.problem.system import System
 from hsfl.theory.latency import fits_memory
 from hsfl.theory.objective import objective
+from tests.planner.proven import checked
 from tests.zoo import exhaustive, random_problem, with_memory_limits, with_planned_codes
 
 Planner = Callable[..., Plan]
@@ -66,12 +67,11 @@ def test_against_exhaustive_search(block: int) -> None:
         best = exhaustive(problem, allow_empty_tiers=allow_empty)
         assert best is not None
         for limit in (10**9, 0):
-            solution = ExactSolver(problem, allow_empty_tiers=allow_empty, table_limit=limit).solve()
-            found = float(objective(problem, solution.plan.cuts, solution.plan.intervals))
-            assert found == pytest.approx(best.objective_s, rel=1e-11), (seed, limit)
-            lower = 2 * problem.constants.initial_gap / problem.step * solution.lower_bound
-            assert lower == pytest.approx(best.objective_s, rel=1e-9), (seed, limit)
-            assert fits_memory(problem, solution.plan.cuts).all()
+            checked(
+                problem,
+                ExactSolver(problem, allow_empty_tiers=allow_empty, table_limit=limit),
+                best.objective_s,
+            )
         plan, history = solve_bcd(problem, allow_empty_tiers=allow_empty)
         assert fits_memory(problem, plan.cuts).all()
         values = [step.objective_s for step in history]
@@ -109,12 +109,7 @@ def test_planned_codes_against_exhaustive_search(block: int) -> None:
                 with pytest.raises(InfeasibleError, match="codes"):
                     solver.solve()
                 continue
-            solution = solver.solve()
-            found = evaluate_plan(problem, solution.plan)
-            assert found.objective_s == pytest.approx(best.objective_s, rel=1e-11), (seed, limit)
-            lower = 2 * problem.constants.initial_gap / problem.step * solution.lower_bound
-            assert lower == pytest.approx(best.objective_s, rel=1e-9), (seed, limit)
-            assert found.fits_memory
+            solution = checked(problem, solver, best.objective_s)
             assert solver.solve(solution.plan.intervals).plan == solution.plan
             assert solver.solve(solution.plan.intervals, cuts=solution.plan.cuts).plan == solution.plan
             names = {name for codes in solution.plan.codes or () for name in codes.names().values()}

@@ -32,7 +32,7 @@ class Party:
     back: torch.Tensor | None
     """Where each that is given is among the clients; None: as they come."""
     ordered: list[int]
-    """The same as numbers."""
+    """The clients as numbers."""
     steps: list[list[EntityStep]] = field(default_factory=list)
     rounds: int = 0
     """How many it has trained so far."""
