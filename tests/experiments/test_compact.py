@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from hsfl.api import load_scenario
 from hsfl.errors import HsflError
-from hsfl.experiments.compact import SUFFIX, read_runs, shown_again, write_runs
-from hsfl.experiments.recipe import Found
+from hsfl.experiments.compact import SUFFIX, known_runs, read_runs, shown_again, write_runs
+from hsfl.experiments.recipe import Found, Recipe, Wanted
 from hsfl.experiments.recipes import RECIPES
-from hsfl.experiments.settings import Settings
-from hsfl.experiments.store import DIVERGED
+from hsfl.experiments.reproduce import reproduce
+from hsfl.experiments.result import Result
+from hsfl.experiments.settings import Settings, fixed
+from hsfl.experiments.store import DIVERGED, Store
 from hsfl.records import PlanRecord
 from hsfl.runs.reading import Run
 from tests.experiments.curves import run
@@ -48,8 +53,34 @@ def test_results_are_the_same_to_the_digit(name: str, tmp_path: Path) -> None:
 
 def test_a_run_takes_a_few_kilobytes(tmp_path: Path) -> None:
     long = run([0.1 + 0.001 * k for k in range(161)], pace=0.2983878667998492)
-    write_runs(tmp_path, RECIPES["fig2a"], SETTINGS, {("3-tier", seed): long for seed in range(10)})
+    settings = replace(SETTINGS, seeds=tuple(range(10)))
+    write_runs(tmp_path, RECIPES["fig2a"], settings, {("3-tier", seed): long for seed in range(10)})
     assert (tmp_path / f"fig2a{SUFFIX}").stat().st_size < 10 * 10_000
+
+
+def test_what_a_file_has_is_not_trained_again(tmp_path: Path) -> None:
+    """A seed more costs one run; a scenario that has changed is no longer known."""
+
+    def runs(settings: Settings) -> Wanted:
+        short = {
+            "stopping.rounds": 1,
+            "execution.evaluate_every": 1,
+            "execution.precision": settings.precision,
+        } | fixed((1, 2), (1, 1))
+        return {(seed,): load_scenario("mnist-mini", short | {"training.seed": seed}) for seed in settings.seeds}
+
+    recipe = Recipe("short", "one round", lambda settings, found: Result("short", "", [], [], [], [], []), runs)
+
+    def trained(settings: Settings) -> int:
+        store, known = Store(tmp_path / "runs"), known_runs(tmp_path, [recipe])
+        shutil.rmtree(store.folder, ignore_errors=True)
+        keep = partial(write_runs, tmp_path, recipe, settings)
+        (result,) = reproduce([recipe], settings, store, known=known, on_found=lambda _, found: keep(found))
+        assert result.cost["runs"] == len(settings.seeds)
+        return len(store.trained)
+
+    assert [trained(replace(SETTINGS, seeds=seeds)) for seeds in ((0,), (0, 1), (1,))] == [1, 1, 0]
+    assert trained(replace(SETTINGS, seeds=(1,), precision="fp32")) == 1
 
 
 @pytest.mark.parametrize("name", ["drift", "fig2c"])

@@ -79,7 +79,7 @@ def reproduce(
         raise HsflError(f"{out}: there is a file; choose another folder")
     chosen = [recipe for name, recipe in RECIPES.items() if name in figures or "all" in figures]
 
-    from hsfl.experiments.compact import write_runs
+    from hsfl.experiments.compact import known_runs, write_runs
     from hsfl.experiments.reproduce import reproduce as results
     from hsfl.experiments.settings import Settings
     from hsfl.experiments.store import Store
@@ -111,6 +111,7 @@ def reproduce(
                 chosen,
                 settings,
                 store,
+                known=known_runs(out, chosen),
                 jobs=jobs,
                 pool=pool,
                 callbacks=[progress],

@@ -7,7 +7,7 @@ themselves, to the digit, but for recipes that look at every round.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from hsfl.errors import HsflError
 from hsfl.experiments.recipe import Found, Key, Recipe
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings
+from hsfl.experiments.store import fingerprint
 from hsfl.files import write_whole
 from hsfl.records import Environment, PlanRecord, RoundRecord, Summary
 from hsfl.runs.reading import Run
@@ -27,8 +28,10 @@ def write_runs(folder: Path, recipe: Recipe, settings: Settings, found: Found) -
     """Write NAME.runs.json, a line per run, if the recipe trains anything and can be shown from such a file."""
     if not found or recipe.every_round:
         return
-    head = json.dumps({"recipe": recipe.name, "settings": asdict(settings)})
-    lines = ",\n".join(json.dumps({"key": key, **_packed(run)}) for key, run in found.items())
+    head, wanted = json.dumps({"recipe": recipe.name, "settings": asdict(settings)}), recipe.runs(settings)
+    lines = ",\n".join(
+        json.dumps({"key": key, "scenario": fingerprint(wanted[key]), **_packed(run)}) for key, run in found.items()
+    )
     text = f'{head[:-1]}, "runs": [\n{lines}\n]}}\n'
     write_whole(folder / f"{recipe.name}{SUFFIX}", text.encode(), replace=True)
 
@@ -41,6 +44,12 @@ def read_runs(path: Path) -> tuple[Settings, dict[Key, Run]]:
         return settings, {_tuples(run["key"]): _unpacked(run) for run in given["runs"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HsflError(f"{path}: not the runs of a recipe ({error}); hsfl reproduce writes such files") from None
+
+
+def known_runs(folder: Path, recipes: Iterable[Recipe]) -> dict[str, Run]:
+    """The runs in a folder's files of these recipes, by the fingerprints of their scenarios."""
+    files = (path for recipe in recipes if (path := folder / f"{recipe.name}{SUFFIX}").exists())
+    return {run.folder.name: run for path in files for run in read_runs(path)[1].values()}
 
 
 def shown_again(recipe: Recipe, path: Path) -> Result:
@@ -77,7 +86,7 @@ def _unpacked(given: Mapping[str, Any]) -> Run:
     if metrics[-1].round != given["last"]["round"]:
         metrics.append(RoundRecord(**given["last"]))
     return Run(
-        folder=Path(),
+        folder=Path(given["scenario"]),
         scenario={
             "stopping": {"rounds": given["rounds"]},
             "execution": {"evaluate_every": given["evaluate_every"]},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +15,7 @@ from hsfl.experiments.recipe import Found, Key, Recipe
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings
 from hsfl.experiments.side_by_side import RunCounts, each
-from hsfl.experiments.store import Store, content
+from hsfl.experiments.store import Store, content, fingerprint
 from hsfl.runs.callback import Callback
 from hsfl.runs.reading import Run
 from hsfl.scenario.scenario import Scenario
@@ -32,6 +32,7 @@ def reproduce(
     settings: Settings,
     store: Store,
     *,
+    known: Mapping[str, Run] | None = None,
     jobs: int = 1,
     pool: Executor | None = None,
     callbacks: Sequence[Callback] = (),
@@ -42,20 +43,24 @@ def reproduce(
 
     With several jobs, so many runs are trained side by side before the first result, each on one core; callbacks then
     hear nothing. A `pool` trains them instead: its processes may be on other machines that share the store's folder.
+    `known` are runs of which no more is known than a compact file has (`compact.known_runs`): none of them is trained
+    again, unless a recipe looks at every round.
     """
     wanted = {recipe.name: recipe.runs(settings) for recipe in recipes}
     runs: dict[str, _Wanted] = {}
     for name, scenarios in wanted.items():
         for key, scenario in scenarios.items():
-            runs.setdefault(_same(scenario), _Wanted(f"{name}: {_words(key, scenario)}", scenario))
-    counts = RunCounts(total=len(runs))
+            runs.setdefault(fingerprint(scenario), _Wanted(f"{name}: {_words(key, scenario)}", scenario))
+    whole = {fingerprint(s) for recipe in recipes if recipe.every_round for s in wanted[recipe.name].values()}
+    found = {name: run for name, run in (known or {}).items() if name in runs.keys() - whole}
+    counts = RunCounts(total=len(runs), done=len(found))
     side_by_side = jobs > 1 or pool is not None
     if side_by_side:
-        _side_by_side(runs, store, jobs, pool, counts, on_progress)
-    found: dict[str, Run] = {}
+        missing = {name: run for name, run in runs.items() if name not in found}
+        _side_by_side(missing, store, jobs, pool, counts, on_progress)
     costed: set[Path] = set()
     for recipe in recipes:
-        names = {key: _same(scenario) for key, scenario in wanted[recipe.name].items()}
+        names = {key: fingerprint(scenario) for key, scenario in wanted[recipe.name].items()}
         for name in names.values():
             if name not in found:
                 counts.current = runs[name].name
@@ -126,8 +131,3 @@ def _words(key: Key, scenario: Scenario) -> str:
     if key and type(key[-1]) is int and key[-1] == scenario.spec.training.seed:
         words[-1] = f"seed {words[-1]}"
     return ", ".join(words)
-
-
-def _same(scenario: Scenario) -> str:
-    """A key that is equal for scenarios that are one and the same run."""
-    return repr(dict(scenario.raw))

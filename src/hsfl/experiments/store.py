@@ -132,6 +132,13 @@ def content(scenario: Scenario) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def fingerprint(scenario: Scenario) -> str:
+    """A name for all of a scenario, machines included, but for the device that trains it."""
+    raw = {section: value for section, value in scenario.raw.items() if section != "execution"}
+    execution = {field: value for field, value in scenario.raw.get("execution", {}).items() if field not in _ASIDE}
+    return hashlib.sha256(repr((raw, execution)).encode()).hexdigest()[:16]
+
+
 def _coded(codes: LinkCodes) -> list[str]:
     """The names of a tier's codes, if its links are coded or their codes planned."""
     if codes == PLAIN:
