@@ -54,9 +54,9 @@ class Evaluation:
     parts: RoundParts
     """Where the slowest client's round goes; with cohorts in the mean over them."""
     memory_bits: tuple[float, ...]
-    """What the fullest entity of each tier holds."""
+    """What the fullest entity of each tier holds; devices that are the last tier, too, for both."""
     tiers_over_memory: tuple[int, ...]
-    """Tiers with an entity that does not hold its part (C5)."""
+    """Tiers with an entity that does not hold its part (C5); devices once."""
     limits: tuple[Limit, ...]
     """The largest first."""
 
@@ -221,7 +221,7 @@ def evaluate_plan(problem: Problem, plan: Plan) -> Evaluation:
     aggregation = aggregation_latency(problem, cuts)
     needed = rounds_needed(problem, cuts, intervals)
     rounds = float(whole_rounds(needed))
-    memory = client_memory(problem, cuts)
+    memory, tree = client_memory(problem, cuts), len(problem.system.tree)
     return Evaluation(
         plan=plan,
         learning_rate=problem.learning_rate,
@@ -234,7 +234,7 @@ def evaluate_plan(problem: Problem, plan: Plan) -> Evaluation:
         slowest_client=client,
         parts=parts,
         memory_bits=tuple((memory * problem.system.most_clients).tolist()),
-        tiers_over_memory=tuple(np.flatnonzero(memory >= problem.system.memory_per_client_bits).tolist()),
+        tiers_over_memory=tuple(np.flatnonzero((memory >= problem.system.memory_per_client_bits)[:tree]).tolist()),
         limits=_limits(parts, [a / i for a, i in zip(aggregation.tolist(), intervals, strict=True)]),
     )
 
