@@ -93,7 +93,7 @@ class Backend(Evaluating, Holding):
             with_clients(copy.deepcopy(layer), number, together=self.together).to(self.device, self.dtype).train()
             for number, layer in enumerate(checked_layers(layers))
         ]
-        self.cuts = checked_cuts(cuts, self.num_tiers, len(self._layers))
+        self.cuts = checked_cuts(cuts, self.topology, len(self._layers))
         enrolled = None if cohort is None else checked_clients(cohort, range(self.num_clients))
         self.attendance = Attendance(self.topology, len(self._layers), self.cuts, enrolled)
         self._draws: Draws | None = None
@@ -196,7 +196,7 @@ class Backend(Evaluating, Holding):
         them takes what an average would make of the layer. What a layer's hosts last had in common goes with it, to the
         bit, and so does what the fed server keeps of it.
         """
-        cuts = checked_cuts(cuts, self.num_tiers, len(self._layers))
+        cuts = checked_cuts(cuts, self.topology, len(self._layers))
         if cuts == self.cuts:
             return
         before, self.cuts = self._tier_by_layer(), cuts
