@@ -105,6 +105,7 @@ def evaluate(
             entities=problem.system.entities,
             num_layers=problem.num_layers,
             allow_empty_tiers=allow_empty_tiers,
+            returns=problem.system.returns,
         )
         if intervals is None:
             return evaluate_plan(problem, best_at(problem, chosen.cuts))

@@ -374,8 +374,12 @@ SOME_CODES = [("int8", "int4"), ("int4", "bf16"), ("bf16", "int8")]
 
 @pytest.mark.parametrize(
     ("model", "codes", "returns"),
-    [*((model, codes, False) for model in (mlp, images) for codes in SOME_CODES), (tokens, SOME_CODES[0], False)]
-    + [(mlp, SOME_CODES[0], True), (images, SOME_CODES[1], True)],
+    [
+        *((model, codes, False) for model in (mlp, images) for codes in SOME_CODES),
+        (tokens, SOME_CODES[0], False),
+        (mlp, SOME_CODES[0], True),
+        (images, SOME_CODES[1], True),
+    ],
 )
 def test_coded_links_train_alike(model, codes: tuple[str, str], returns: bool, tmp_path) -> None:
     """What crosses the cuts is coded by sample; cuts move, and a saved state goes on in the other backend."""

@@ -13,7 +13,7 @@ from hsfl.errors import ScenarioError
 from hsfl.problem.codes import CODES, LINKS, PLAIN, LinkCodes
 from hsfl.problem.cohort import expected_slowest, hit_chances, slowest_chances
 from hsfl.problem.profile import FloatArray, freeze
-from hsfl.problem.topology import IntArray, Topology, tail_name
+from hsfl.problem.topology import IntArray, Topology, with_tail
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class System:
         nothing = np.full(device.entities, np.inf)
         tail = replace(
             device,
-            name=tail_name(device.name),
+            name=with_tail([device.name])[-1],
             uplink_bps=nothing,
             downlink_bps=nothing,
             parents=None,
@@ -92,6 +92,10 @@ class System:
         """Who hosts whom."""
         parents = [tier.parents for tier in self.tiers if tier.parents is not None]
         return Topology.from_parents(self.num_clients, parents, returns=self.returns)
+
+    def machines(self, tier: int) -> Tier:
+        """The tier of machines that a tier is: itself, or the devices, where these are the last tier once more."""
+        return self.tiers[tier % len(self.tree)]
 
     @property
     def tree(self) -> tuple[Tier, ...]:

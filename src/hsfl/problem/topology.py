@@ -43,9 +43,14 @@ def machine_name(tier: str, number: int) -> str:
     return f"{tier.replace(' ', '-')}-{number + 1}"
 
 
-def tail_name(device: str) -> str:
-    """The name of the devices as the last tier, where labels stay on them."""
-    return f"{device} tail"
+def tiers_text(tiers: int, *, returns: bool) -> str:
+    """How many tiers plans have, in words."""
+    return f"{tiers - 1} tiers and the devices' tail" if returns else f"{tiers} tiers"
+
+
+def with_tail(names: Sequence[str]) -> list[str]:
+    """The names of tiers, and that of the devices as the last of them, where labels stay there."""
+    return [*names, f"{names[0]} tail"]
 
 
 @dataclass(frozen=True, eq=False)
