@@ -76,11 +76,6 @@ def join(scenario: Scenario) -> Processes:
             f'{scenario.source}: execution.backend = "{backend}" trains in one process, and torchrun started {size}; '
             'take "stacked", or call hsfl train without torchrun'
         )
-    if scenario.spec.training.labels == "devices":
-        raise HsflError(
-            f'{scenario.source}: training.labels = "devices" trains in one process, and torchrun started {size}; call '
-            "hsfl train without torchrun"
-        )
     if (clients := scenario.training_problem.system.num_clients) < size:
         raise HsflError(
             f"{scenario.source}: {size} processes for {clients} clients, and each needs one; give torchrun "
