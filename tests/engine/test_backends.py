@@ -116,7 +116,7 @@ def assert_same_state(one: hsfl.engine.Backend, other: hsfl.engine.Backend) -> N
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(("norm", "dropout"), [("none", 0.0), ("batch", 0.0), ("group", 0.3)])
-@pytest.mark.parametrize("seed", [*range(4), 100, 101])
+@pytest.mark.parametrize("seed", [*range(4), 101])
 def test_stacked_equals_reference(seed: int, norm: str, dropout: float, optimizer: str) -> None:
     """Random trees of 2 to 4 tiers, cuts, intervals and moves of cuts in mid-training, in float64."""
     tree, options = RandomTree(seed), {"dtype": torch.float64, "seed": seed}

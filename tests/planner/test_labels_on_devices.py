@@ -98,7 +98,7 @@ def test_a_round_by_hand(seed: int) -> None:
     assert fitting
 
 
-@pytest.mark.parametrize("block", range(3))
+@pytest.mark.parametrize("block", range(2))
 def test_against_exhaustive_search(block: int) -> None:
     limited = 0
     for seed in range(20 * block, 20 * (block + 1)):

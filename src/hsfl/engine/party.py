@@ -84,9 +84,11 @@ class Party:
             for below, above in pairwise(sections)
         ]
         in_order = sorted(range(len(sections[-1])), key=lambda j: sections[-1][j].start)
-        returned = [[j for j in in_order if s.start <= sections[-1][j].start < s.stop] for s in sections[-2]]
-        if local.returns:
-            children[-1] = [[i for i, own in enumerate(returned) if j in own] for j in range(len(sections[-1]))]
+        returned: list[list[int]] = [[] for _ in sections[-2]] if local.returns else []
+        for j in in_order if local.returns else ():
+            above = int(local.hosts[-2][sections[-1][j].start])
+            returned[above].append(j)
+            children[-1][j] = [above]
 
         def tensor(numbers: Sequence[int] | IntArray) -> torch.Tensor:
             return torch.as_tensor(np.asarray(numbers, dtype=np.int64), device=device)
@@ -98,7 +100,7 @@ class Party:
             entities,
             sections,
             children,
-            returned if local.returns else [],
+            returned,
             in_order,
             torch.zeros((sites, len(ordered)), dtype=torch.int64, device=device),
             None if as_they_come else tensor(places),

@@ -120,8 +120,8 @@ class Topology:
     @cached_property
     def returns(self) -> bool:
         """Whether the last tier is the lowest once more; not where the tiers between make it a tree all the same."""
-        fewer = int(self.hosts[-2].max()) < int(self.hosts[-1].max())
-        return fewer and np.array_equal(self.hosts[0], self.hosts[-1])
+        above_fewer = self.num_tiers > 2 and int(self.hosts[-2].max()) < int(self.hosts[-1].max())
+        return above_fewer and np.array_equal(self.hosts[0], self.hosts[-1])
 
     @cached_property
     def entities(self) -> tuple[int, ...]:

@@ -59,7 +59,8 @@ class Scenario:
             for tier in self.raw["tiers"]
         ]
         training = self.spec.training
-        note = f"Model {self._model}; batch {training.batch_size}, learning rate {training.learning_rate:g}."
+        kept = "; labels on the devices" if training.labels == "devices" else ""
+        note = f"Model {self._model}; batch {training.batch_size}, learning rate {training.learning_rate:g}{kept}."
         title = f"{self.name}: {self.spec.description}" if self.spec.description else self.name
         return table(title, rows, ["tier", *(field.replace("_", " ") for field in used)], note)
 
