@@ -73,7 +73,7 @@ def write_constants(path: Path, constants: Constants) -> None:
     comments: list[Any] = []
     while isinstance(section, tomlkit.items.Table) and body and body[-1][0] is None:
         comments.insert(0, body.pop())
-    for key, value in as_fields(constants, len(document["tiers"])).items():
+    for key, value in as_fields(constants, len(document.get("tiers", ())) or None).items():
         section[key] = value
     body.extend(comments)
     changed = tomlkit.dumps(document).replace("\r\n", "\n")
