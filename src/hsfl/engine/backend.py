@@ -67,6 +67,7 @@ class Backend(Evaluating, Holding):
     ) -> None:
         """The model's layers on every entity of the tree `hosts`, cut at `cuts`.
 
+        Where its last tier is the first once more, the devices hold the last layers, too, and compute the loss.
         `data` is what `train_round`, `probe` and `evaluate` work on; without it, `step` and `evaluate` are given data.
         `metrics` is what evaluations count, by name (default: accuracy with cross entropy, else nothing but the loss).
         `averaging` is the rule of averages. `weights` is what every client counts, such as its number of samples
