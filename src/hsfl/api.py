@@ -165,7 +165,8 @@ def backend(
     ("plain", "corrected", "fedprox", "fedavgm", "fedadam" and the like, or a rule of `hsfl.engine.averaging`), `codes`
     (how links write what they carry: "int8" for all of them, or for each tier a name or a table such as ``{"up":
     "int4", "down": "int8"}``), `dtype`, `device`, `precision` ("fp32", "tf32", "bf16"), `seed` (of dropout), `capture`
-    (False: no CUDA graphs) and `data` (what `train_round` trains on). Tiers, entities, clients and layers count from 0 here. Needs torch.
+    (False: no CUDA graphs) and `data` (what `train_round` trains on). Tiers, entities, clients and
+    layers count from 0 here. Needs torch.
     """
     from hsfl.engine import BACKENDS
 
