@@ -90,6 +90,13 @@ def random_problem(
     return with_memory_limits(rng, problem) if memory else problem
 
 
+def with_labels_on_devices(problem: Problem) -> Problem:
+    """The same problem where the devices have the last layers, too; longer intervals still miss its target."""
+    zeta = problem.constants.gradient_dissimilarity
+    constants = replace(problem.constants, gradient_dissimilarity=np.concatenate((zeta, zeta[:1])))
+    return replace(problem, system=System.returning(problem.system.tiers), constants=constants)
+
+
 def with_memory_limits(rng: np.random.Generator, problem: Problem) -> Problem:
     """The same problem with memories in which some cut vector, but not every one, fits; averages may take some too."""
     problem = replace(problem, averaging=("plain", "corrected")[int(rng.integers(0, 2))])
@@ -99,6 +106,8 @@ def with_memory_limits(rng: np.random.Generator, problem: Problem) -> Problem:
     for m, tier in enumerate(problem.system.tiers):
         slack = rng.uniform(1.01, 2.0) if rng.random() < 0.7 else np.inf
         tiers.append(replace(tier, memory_bits=problem.system.most_hosted[m] * need[m] * slack))
+    if problem.system.returns:
+        return replace(problem, system=System.returning(tiers[:-1]))
     return replace(problem, system=replace(problem.system, tiers=tuple(tiers)))
 
 
@@ -168,7 +177,8 @@ def cut_vectors(problem: Problem, allow_empty_tiers: bool) -> np.ndarray:
     """All cut vectors by C4, straight from its definition."""
     M, L = problem.system.num_tiers, problem.num_layers
     if allow_empty_tiers:
-        return np.array(list(itertools.combinations_with_replacement(range(1, L + 1), M - 1)))
+        last = L - 1 if problem.system.returns else L
+        return np.array(list(itertools.combinations_with_replacement(range(1, last + 1), M - 1)))
     return np.array(list(itertools.combinations(range(1, L), M - 1)))
 
 

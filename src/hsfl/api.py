@@ -105,6 +105,7 @@ def evaluate(
             entities=problem.system.entities,
             num_layers=problem.num_layers,
             allow_empty_tiers=allow_empty_tiers,
+            returns=problem.system.returns,
         )
         if intervals is None:
             return evaluate_plan(problem, best_at(problem, chosen.cuts))
@@ -156,15 +157,16 @@ def backend(
     """An executor of training rounds: "stacked" (fast) or "reference" (slow, reads like the paper); same numbers.
 
     `layers` is the model as a list of torch modules, such as the children of `hsfl.models.chain`, `hosts[m][n]` the
-    entity of tier m that serves client n, `cuts` M-1 counts of layers, `optimizer` for example
-    ``{"name": "sgd", "lr": 0.01, "momentum": 0.9}``, where `clip` is the largest norm of an entity's gradient and
-    `schedule` a function of the round, counted from 0, that gives a factor of `lr`. Options: `loss` (of outputs and
-    targets, for every sample; default cross entropy), `metrics` (the same by name, for evaluations), `weights`
-    (what every client counts, such as its number of samples), `averaging` ("plain", "corrected", "fedprox", "fedavgm",
-    "fedadam" and the like, or a rule of `hsfl.engine.averaging`), `codes` (how links write what they carry: "int8" for
-    all of them, or for each tier a name or a table such as ``{"up": "int4", "down": "int8"}``), `dtype`, `device`,
-    `precision` ("fp32", "tf32", "bf16"), `seed` (of dropout), `capture` (False: no CUDA graphs) and `data` (what
-    `train_round` trains on). Tiers, entities, clients and layers count from 0 here. Needs torch.
+    entity of tier m that serves client n (a last tier like the first: devices that hold the last layers, too),
+    `cuts` M-1 counts of layers, `optimizer` for example ``{"name": "sgd", "lr": 0.01, "momentum": 0.9}``, where `clip`
+    is the largest norm of an entity's gradient and `schedule` a function of the round, counted from 0, that gives a
+    factor of `lr`. Options: `loss` (of outputs and targets, for every sample; default cross entropy), `metrics` (the
+    same by name, for evaluations), `weights` (what every client counts, such as its number of samples), `averaging`
+    ("plain", "corrected", "fedprox", "fedavgm", "fedadam" and the like, or a rule of `hsfl.engine.averaging`), `codes`
+    (how links write what they carry: "int8" for all of them, or for each tier a name or a table such as ``{"up":
+    "int4", "down": "int8"}``), `dtype`, `device`, `precision` ("fp32", "tf32", "bf16"), `seed` (of dropout), `capture`
+    (False: no CUDA graphs) and `data` (what `train_round` trains on). Tiers, entities, clients and
+    layers count from 0 here. Needs torch.
     """
     from hsfl.engine import BACKENDS
 

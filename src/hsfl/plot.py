@@ -36,8 +36,7 @@ def plan_sweep(scenario: api.SomeScenario, field: str, values: Iterable[Any], **
     tried = list(values)
     found = zip(tried, api.plan_sweep(loaded, field, tried, **options), strict=True)
     points = [(str(value), point) for value, point in found if isinstance(point, PlanResult)]
-    names = [tier.name for tier in loaded.spec.tiers]
-    return plots.draw_sweep(field, points, names, plots.pyplot_figure(7.0, 7.0)).axes
+    return plots.draw_sweep(field, points, loaded.tier_names, plots.pyplot_figure(7.0, 7.0)).axes
 
 
 def labels(of: Scenario | str | Path | Run, data: str | Path | None = None) -> list[Axes]:

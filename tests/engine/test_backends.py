@@ -58,15 +58,20 @@ def random_hosts(rng: np.random.Generator, tiers: int, clients: int, single_top:
 
 
 class RandomTree:
-    """A tree of 2 to 4 tiers over 4 to 7 clients, and cuts of five layers for it."""
+    """A tree of 2 to 4 tiers over 4 to 7 clients, and cuts of five layers for it.
+
+    With seeds from 100 to 199, and every other hundred from there on, the devices come once more, as the last tier.
+    """
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
         self.tiers, self.clients = 2 + seed % 3, int(self.rng.integers(4, 8))
-        self.hosts = random_hosts(self.rng, self.tiers, self.clients, single_top=bool(seed % 2))
+        self.hosts, self.last = random_hosts(self.rng, self.tiers, self.clients, single_top=bool(seed % 2)), 5
+        if seed // 100 % 2:
+            self.hosts, self.tiers, self.last = [*self.hosts, self.hosts[0]], self.tiers + 1, 4
 
     def cuts(self) -> list[int]:
-        return sorted(map(int, self.rng.integers(1, 6, self.tiers - 1)))
+        return sorted(map(int, self.rng.integers(1, self.last + 1, self.tiers - 1)))
 
     def train_alike(self, both: list[hsfl.engine.Backend], rounds: int, moves: Collection[int]) -> Iterator[int]:
         """Rounds, averages at random intervals and moves of cuts after some rounds: the round, after each.
@@ -111,7 +116,7 @@ def assert_same_state(one: hsfl.engine.Backend, other: hsfl.engine.Backend) -> N
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(("norm", "dropout"), [("none", 0.0), ("batch", 0.0), ("group", 0.3)])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [*range(4), 101])
 def test_stacked_equals_reference(seed: int, norm: str, dropout: float, optimizer: str) -> None:
     """Random trees of 2 to 4 tiers, cuts, intervals and moves of cuts in mid-training, in float64."""
     tree, options = RandomTree(seed), {"dtype": torch.float64, "seed": seed}
@@ -152,10 +157,10 @@ def test_traced_models_train_alike(name: str, shape: tuple[int, ...], cuts: tupl
 
 
 @pytest.mark.parametrize("kind", ["reference", "stacked"])
-@pytest.mark.parametrize("cuts", [(1, 2), (1, 4), (2, 3), (3, 3), (4, 5)])
-def test_all_intervals_1_is_centralised_sgd(kind: str, cuts: tuple[int, int]) -> None:
-    """On the union of the clients' mini-batches, whatever the cuts."""
-    hosts = [[0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 1, 2], [0] * 6]
+@pytest.mark.parametrize("cuts", [(1, 2), (1, 4), (2, 3), (3, 3), (4, 5), (1, 2, 4), (2, 2, 3)])
+def test_all_intervals_1_is_centralised_sgd(kind: str, cuts: tuple[int, ...]) -> None:
+    """On the union of the clients' mini-batches, whatever the cuts; with three, the devices have the last layers."""
+    hosts = [[0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 1, 2], [0] * 6, [0, 1, 2, 3, 4, 5]][: len(cuts) + 1]
     backend = hsfl.backend(kind, layers(), hosts, cuts, OPTIMIZERS["momentum"], dtype=torch.float64)
     model = nn.Sequential(*layers())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
@@ -163,7 +168,7 @@ def test_all_intervals_1_is_centralised_sgd(kind: str, cuts: tuple[int, int]) ->
     for _ in range(5):
         inputs, targets = batch(rng, 6)
         losses = backend.step(inputs, targets)
-        for tier in range(3):
+        for tier in range(len(hosts)):
             backend.average(tier)
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(inputs.flatten(0, 1)), targets.flatten())
@@ -230,6 +235,43 @@ def test_two_tiers_are_split_federated_learning(kind: str) -> None:
             torch.testing.assert_close(value, whole[key], rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", ["reference", "stacked"])
+def test_labels_on_the_devices_are_u_shaped_split_learning(kind: str) -> None:
+    """Own heads and own tails, one body for all; heads are averaged every 2 rounds, tails every 3."""
+    clients, (first, last) = 3, (1, 4)
+    hosts = [[0, 1, 2], [0, 0, 0], [0, 1, 2]]
+    backend = hsfl.backend(kind, layers(), hosts, (first, last), OPTIMIZERS["sgd"], dtype=torch.float64)
+    heads = [nn.Sequential(*layers()[:first]) for _ in range(clients)]
+    tails = [nn.Sequential(*layers()[last:]) for _ in range(clients)]
+    body, rng = nn.Sequential(*layers()[first:last]), np.random.default_rng(2)
+    for t in range(1, 8):
+        inputs, targets = batch(rng, clients)
+        losses = backend.step(inputs, targets)
+        body.zero_grad()
+        for n, (head, tail) in enumerate(zip(heads, tails, strict=True)):
+            loss = nn.functional.cross_entropy(tail(body(head(inputs[n]))), targets[n])
+            loss.backward()
+            torch.testing.assert_close(losses[n], loss.detach(), rtol=0, atol=1e-12)
+        with torch.no_grad():
+            for parameter in body.parameters():
+                parameter -= 0.1 * parameter.grad / clients
+            for part in (*heads, *tails):
+                for parameter in part.parameters():
+                    parameter -= 0.1 * parameter.grad
+                part.zero_grad()
+            for tier, group, interval in ((0, heads, 2), (2, tails, 3)):
+                if t % interval == 0:
+                    backend.average(tier)
+                    for same in zip(*(part.parameters() for part in group), strict=True):
+                        mean = torch.stack(same).mean(0)
+                        for parameter in same:
+                            parameter.copy_(mean)
+    for n in range(clients):
+        whole = nn.Sequential(*heads[n], *body, *tails[n]).state_dict()
+        for key, value in backend.client_state(n).items():
+            torch.testing.assert_close(value, whole[key], rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize(
     ("kind", "other"), [("reference", "stacked"), ("stacked", "reference"), ("stacked", "stacked")]
 )
@@ -289,6 +331,8 @@ def test_masks_keep_the_right_share() -> None:
         ({"hosts": [[0, 1], [0, 0, 0], [0, 0]]}, "hosts"),
         ({"hosts": [[0, 1, 2], [0, 2, 2], [0, 0, 0]]}, "without clients"),
         ({"hosts": [[0, 1, 2], [0, 0, 1], [0, 1, 1]]}, "several entities above"),
+        ({"hosts": [[0, 1, 2], [0, 0, 0], [0, 2, 1]]}, "or write the hosts of tier 0 once more, as the last"),
+        ({"hosts": [[0, 1, 2], [0, 0, 0], [0, 1, 2]], "cuts": (1, 5)}, "between 1 and 4"),
         ({"optimizer": {"name": "sgd"}}, "'lr' is missing"),
         ({"optimizer": {"name": "lion", "lr": 1.0}}, "one of sgd, adam, adamw"),
         ({"optimizer": {"name": "sgd", "lr": 1.0, "nesterov": True}}, "unknown setting 'nesterov'"),
@@ -329,17 +373,25 @@ SOME_CODES = [("int8", "int4"), ("int4", "bf16"), ("bf16", "int8")]
 
 
 @pytest.mark.parametrize(
-    ("model", "codes"), [*((model, codes) for model in (mlp, images) for codes in SOME_CODES), (tokens, SOME_CODES[0])]
+    ("model", "codes", "returns"),
+    [
+        *((model, codes, False) for model in (mlp, images) for codes in SOME_CODES),
+        (tokens, SOME_CODES[0], False),
+        (mlp, SOME_CODES[0], True),
+        (images, SOME_CODES[1], True),
+    ],
 )
-def test_coded_links_train_alike(model, codes: tuple[str, str], tmp_path) -> None:
+def test_coded_links_train_alike(model, codes: tuple[str, str], returns: bool, tmp_path) -> None:
     """What crosses the cuts is coded by sample; cuts move, and a saved state goes on in the other backend."""
     parts, inputs, targets = model()
     hosts, up, down = [[0, 1, 2, 3], [0, 1, 0, 1], [0, 0, 0, 0]], *codes
-    written = [{"up": up, "down": down}, {"up": down, "down": up}, "fp32"]
+    written, tail = [{"up": up, "down": down}, {"up": down, "down": up}, "fp32"], ()
+    if returns:
+        hosts, written, tail = [*hosts, hosts[0]], ["fp32", "fp32", written[0], "fp32"], (3,)
 
     def made(kind: str, **options) -> hsfl.engine.Backend:
         given = {"dtype": torch.float64, "seed": 2} | options
-        return hsfl.backend(kind, parts, hosts, (1, 2), OPTIMIZERS["momentum"], **given)
+        return hsfl.backend(kind, parts, hosts, (1, 2, *tail), OPTIMIZERS["momentum"], **given)
 
     both = [made(kind, codes=written) for kind in ("reference", "stacked")]
     plain = made("stacked")
@@ -350,7 +402,7 @@ def test_coded_links_train_alike(model, codes: tuple[str, str], tmp_path) -> Non
         if t == 1:
             for backend in both:
                 backend.average(0)
-                backend.move((2, 2) if model is mlp else (2, 3))  # a tier that relays codes what it passes on
+                backend.move((2, 2, *tail) if model is mlp else (2, 3, *tail))  # a tier that relays codes, too
         if t == 3:
             swap_through_files(both, tmp_path)
     assert_same_state(*both)

@@ -98,3 +98,42 @@ def test_the_machines_of_the_moment_count(problem: Problem) -> None:
     assert clock.time_s == pytest.approx(float(split_latency(replace(problem, system=slower), (1, 2))))
     assert clock.time_s > float(split_latency(problem, (1, 2)))
     assert np.isfinite(clock.time_s)
+
+
+def test_the_way_back_to_the_devices_takes_every_link(problem: Problem) -> None:
+    """Layer 1 and layer 3 on the devices, layer 2 on the cloud, edges that relay."""
+    there_and_back = replace(problem, system=System.returning(problem.system.tiers))
+    clock, act, grad = SimulatedClock(there_and_back), problem.profile.activation_bits, problem.profile.gradient_bits
+    cuts, samples = (1, 1, 2), 5 * 3 * problem.batch_size
+    clock.split(cuts, rounds=5)
+    assert clock.bits == {
+        "device.up": samples * (act[0] + grad[1]),
+        "device.down": samples * (grad[0] + act[1]),
+        "device.fed_up": 0,
+        "device.fed_down": 0,
+        "edge.up": samples * (act[0] + grad[1]),
+        "edge.down": samples * (grad[0] + act[1]),
+        "edge.fed_up": 0,
+        "edge.fed_down": 0,
+    }
+    # Client 1: 60 + 180 FLOPs at 10 and 120 at 300/3; 16 + 8 bits up at 4 and 40/2, and as many down at 16 and 20/2.
+    assert clock.time_s == pytest.approx(5 * (240 / 10 + 120 / 100 + 24 / 4 + 24 / 20 + 24 / 16 + 24 / 10))
+    clock.average(cuts, 3)
+    clock.average(cuts, 3, senders=[0, 2], receivers=[])
+    assert (clock.bits["device.fed_up"], clock.bits["device.fed_down"]) == (5 * 300, 3 * 300)
+
+
+def test_layers_move_between_top_and_tail_over_every_link(problem: Problem) -> None:
+    """Up go the copies of all devices, down one over every link; of those that have copies of their own."""
+    problem = replace(problem, system=System.returning(problem.system.tiers))
+    size = problem.profile.parameter_bits[1]
+    up, down, few = (SimulatedClock(problem) for _ in range(3))
+    up.move((1, 1, 1), (1, 1, 2))
+    assert up.bits["device.up"] == up.bits["edge.up"] == 3 * size and up.bits["edge.down"] == 0
+    assert up.time_s == pytest.approx(size / 2 + size / 10)
+    down.move((1, 1, 2), (1, 1, 1))
+    assert (down.bits["device.down"], down.bits["edge.down"], down.bits["edge.up"]) == (3 * size, 2 * size, 0)
+    assert down.time_s == pytest.approx(size / 16 + size / 20)
+    few.move((1, 1, 1), (1, 1, 2), holders=[[0, 1], [0], [0], [0, 1]])
+    assert few.bits["device.up"] == few.bits["edge.up"] == 2 * size
+    assert few.time_s == pytest.approx(size / 4 + 2 * size / 40)

@@ -127,6 +127,7 @@ def test_the_update_is_that_of_the_paper(name: str, kind: str) -> None:
         (4, "fedyogi", "momentum", None),
         (5, "fedprox", "momentum", "int8"),
         (6, "fedprox", "adamw", None),
+        (102, "fedadam", "momentum", "int8"),
     ],
 )
 def test_stacked_equals_reference(seed: int, name: str, optimizer: str, code: str | None, tmp_path: Path) -> None:

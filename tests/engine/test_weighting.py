@@ -82,6 +82,7 @@ def test_a_step_is_with_the_weighted_mean_gradient(kind: str) -> None:
         (3, "sgd", {"averaging": "fedadam", "codes": "int8"}),
         (4, "momentum", {"codes": "bf16"}),
         (5, "sgd", {}),
+        (101, "momentum", {"averaging": "corrected", "codes": "bf16"}),
     ],
 )
 def test_stacked_equals_reference(seed: int, optimizer: str, rest: dict[str, Any], tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def _sweep(scenario: Scenario, text: str, options: dict[str, Any], plot: Path | 
     points = list(zip(texts, api.plan_sweep(scenario, field.strip(), map(toml_or_text, texts), **options), strict=True))
     if all(isinstance(point, HsflError) for _, point in points):
         raise HsflError(f"--sweep {text}: no value has a plan; the first: {points[0][1]}")
-    names = [tier.name for tier in scenario.spec.tiers]
+    names = scenario.tier_names
     if plot is not None:
         from hsfl.report.plots import draw_sweep, save
 

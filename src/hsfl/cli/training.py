@@ -201,7 +201,7 @@ def estimate(
     from hsfl.runs.estimating import as_fields, write_constants
 
     if as_json:
-        print(json.dumps(as_fields(constants), indent=2))
+        print(json.dumps(as_fields(constants, len(loaded.spec.tiers)), indent=2))
     else:
         from hsfl.report import tables
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hsfl.distributed.cluster import Cluster
-from hsfl.distributed.describing import brings_data
+from hsfl.distributed.describing import brings_data, check_on_machines
 from hsfl.distributed.local import LocalCluster
 from hsfl.distributed.places import COORDINATOR
 from hsfl.distributed.security import Security, checked_address
@@ -29,6 +29,7 @@ class Where(NamedTuple):
 
 def cluster_of(scenario: Scenario, where: Where, notify: Callable[[str], None]) -> Cluster:
     """Machines that have not begun; their scenario is the one that they train."""
+    check_on_machines(scenario)
     cluster, as_measured = where.cluster, where.as_measured
     if given := [kind for kind in ("model", "data") if kind in scenario.objects]:
         raise ScenarioError(

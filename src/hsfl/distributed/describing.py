@@ -7,7 +7,7 @@ from pathlib import Path
 from hsfl.distributed.machines import Machines
 from hsfl.distributed.places import Places
 from hsfl.distributed.process import Description
-from hsfl.errors import HsflError
+from hsfl.errors import HsflError, ScenarioError
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
 from hsfl.runs.preparing import Brought, Prepared, prepare
@@ -37,8 +37,18 @@ def described(scenario: Scenario, prepared: Prepared) -> Description:
     return Description(prepared.backend, places_of(scenario), fingerprint(scenario))
 
 
+def check_on_machines(scenario: Scenario) -> None:
+    """ScenarioError where a scenario is one that machines cannot train."""
+    if scenario.spec.training.labels == "devices":
+        raise ScenarioError(
+            f'{scenario.source}: training.labels = "devices": machines have their labels at the top so far; simulate '
+            'it with hsfl train, or write "top"'
+        )
+
+
 def places_of(scenario: Scenario) -> Places:
     """The machines of a scenario."""
+    check_on_machines(scenario)
     return Places(scenario.system.topology, [tier.name for tier in scenario.spec.tiers])
 
 

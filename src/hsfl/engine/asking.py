@@ -32,6 +32,7 @@ def proposed(strategy: Strategy, problem: Problem, current: Plan | None, round_:
             num_layers=problem.num_layers,
             codes=_allowed(getattr(found, "codes", None), system),
             allow_empty_tiers=True,
+            returns=system.returns,
         )
     except (AttributeError, TypeError):
         raise ScenarioError(f"strategy {name} proposed {found!r}; it must propose an hsfl.Plan") from None

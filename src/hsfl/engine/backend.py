@@ -67,6 +67,7 @@ class Backend(Evaluating, Holding):
     ) -> None:
         """The model's layers on every entity of the tree `hosts`, cut at `cuts`.
 
+        Where its last tier is the first once more, the devices hold the last layers, too, and compute the loss.
         `data` is what `train_round`, `probe` and `evaluate` work on; without it, `step` and `evaluate` are given data.
         `metrics` is what evaluations count, by name (default: accuracy with cross entropy, else nothing but the loss).
         `averaging` is the rule of averages. `weights` is what every client counts, such as its number of samples
@@ -93,7 +94,7 @@ class Backend(Evaluating, Holding):
             with_clients(copy.deepcopy(layer), number, together=self.together).to(self.device, self.dtype).train()
             for number, layer in enumerate(checked_layers(layers))
         ]
-        self.cuts = checked_cuts(cuts, self.num_tiers, len(self._layers))
+        self.cuts = checked_cuts(cuts, self.topology, len(self._layers))
         enrolled = None if cohort is None else checked_clients(cohort, range(self.num_clients))
         self.attendance = Attendance(self.topology, len(self._layers), self.cuts, enrolled)
         self._draws: Draws | None = None
@@ -196,7 +197,7 @@ class Backend(Evaluating, Holding):
         them takes what an average would make of the layer. What a layer's hosts last had in common goes with it, to the
         bit, and so does what the fed server keeps of it.
         """
-        cuts = checked_cuts(cuts, self.num_tiers, len(self._layers))
+        cuts = checked_cuts(cuts, self.topology, len(self._layers))
         if cuts == self.cuts:
             return
         before, self.cuts = self._tier_by_layer(), cuts

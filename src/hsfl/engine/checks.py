@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from hsfl.errors import HsflError, ModelError, ScenarioError
 from hsfl.models.checks import check_model
+from hsfl.problem.topology import Topology
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -49,13 +50,14 @@ def checked_layers(layers: Iterable[nn.Module]) -> list[nn.Module]:
     return found
 
 
-def checked_cuts(cuts: Sequence[int], tiers: int, layers: int) -> tuple[int, ...]:
-    """Cuts of so many layers for so many tiers; ScenarioError where they are none."""
-    cuts = tuple(int(c) for c in cuts)
+def checked_cuts(cuts: Sequence[int], topology: Topology, layers: int) -> tuple[int, ...]:
+    """Cuts of so many layers for the tiers of a tree; ScenarioError where they are none."""
+    cuts, tiers = tuple(int(c) for c in cuts), topology.num_tiers
     if len(cuts) != tiers - 1:
         raise ScenarioError(f"cuts {list(cuts)}: {tiers} tiers need {tiers - 1} cuts")
-    if list(cuts) != sorted(cuts) or cuts[0] < 1 or cuts[-1] > layers:
-        raise ScenarioError(f"cuts {list(cuts)}: they must not fall and lie between 1 and {layers}")
+    last = layers - 1 if topology.returns else layers  # labels stay with at least one layer
+    if list(cuts) != sorted(cuts) or cuts[0] < 1 or cuts[-1] > last:
+        raise ScenarioError(f"cuts {list(cuts)}: they must not fall and lie between 1 and {last}")
     return cuts
 
 

@@ -3,6 +3,8 @@
 Only here does a plan become seconds and bytes. On the simulated clock split training takes T_S a round, averaging tier
 m takes T_{m,A} (theory.latency). Layers that change tiers travel like sub-models: over the link between the two tiers,
 one copy per entity of the lower one, with their optimiser state, and the slowest link decides.
+
+Where labels stay on the devices, what goes between the top and their last layers crosses every link on the way.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ class SimulatedClock:
     as_measured: bool = False
 
     def __post_init__(self) -> None:
-        tiers = self.problem.system.tiers
+        tiers = self.problem.system.tree
         for m, tier in enumerate(tiers):
             links = (["up", "down"] if m < len(tiers) - 1 else []) + (
                 ["fed_up", "fed_down"] if tier.entities > 1 else []
@@ -122,9 +124,14 @@ class SimulatedClock:
             slowest_s = self._slowest[1]
         self._pass(rounds * max(slowest_s, least_s), "a round of split training")
         samples = rounds * took_part * problem.batch_size
-        for m, (tier, cut) in enumerate(zip(problem.system.tiers, cuts, strict=False)):
-            self.bits[f"{tier.name}.up"] += round(samples * problem.uplink_bits[m, cut - 1])
-            self.bits[f"{tier.name}.down"] += round(samples * problem.downlink_bits[m, cut - 1])
+        below = problem.system.tree[:-1]
+        for m, cut in enumerate(cuts):
+            up, down = samples * problem.uplink_bits[m, cut - 1], samples * problem.downlink_bits[m, cut - 1]
+            if m == len(below):  # to the devices again, by all links down, and back
+                up, down = down, up
+            for tier in below if m == len(below) else below[m : m + 1]:
+                self.bits[f"{tier.name}.up"] += round(up)
+                self.bits[f"{tier.name}.down"] += round(down)
 
     def average(self, cuts: Sequence[int], tier: int, senders: Some = None, receivers: Some = None) -> None:
         """The fed server averages a tier: T_{m,A}, of the slowest of those that send and of those that fetch."""
@@ -135,8 +142,9 @@ class SimulatedClock:
             ways = ((own.fed_uplink_bps, senders), (own.fed_downlink_bps, receivers))
             rates = [rate if who is None else rate[list(who)] for rate, who in ways]
             self._pass(sum(bits / float(rate.min()) for rate in rates if len(rate)), "an average")
+        name = self.problem.system.machines(tier).name
         for link, who in (("fed_up", senders), ("fed_down", receivers)):
-            self.bits[f"{own.name}.{link}"] += round((own.entities if who is None else len(who)) * bits)
+            self.bits[f"{name}.{link}"] += round((own.entities if who is None else len(who)) * bits)
 
     def move(self, old: Sequence[int], new: Sequence[int], holders: Sequence[Sequence[int]] | None = None) -> None:
         """Layers change tiers: at every cut that moves, they cross that link, down if the cut rises and up if it falls.
@@ -150,11 +158,26 @@ class SimulatedClock:
         for m, (tier, before, after) in enumerate(zip(self.problem.system.tiers, old, new, strict=False)):
             sizes = cumulative((1 + min(kept[m], kept[m + 1])) * profile.parameter_bits + profile.optimizer_bits)
             bits = abs(float(sizes[after] - sizes[before]))
+            if m == len(self.problem.system.tree) - 1:
+                self._move_all_the_way(bits, None if holders is None else holders[-1], up=after > before)
+                continue
             link, rates = ("down", tier.downlink_bps) if after > before else ("up", tier.uplink_bps)
             own = range(tier.entities) if holders is None else holders[m]
             rates = rates if holders is None else rates[list(own)]
             self._pass(bits / float(np.min(rates)) if len(own) else 0.0, "a move of layers")
             self.bits[f"{tier.name}.{link}"] += round(bits * len(own))
+
+    def _move_all_the_way(self, bits: float, devices: Some, *, up: bool) -> None:
+        """Layers go from the devices to the top, a copy of each device, or back, one copy over every link."""
+        system = self.problem.system
+        chosen = np.arange(system.num_clients) if devices is None else np.asarray(devices, dtype=np.int64)
+        seconds = np.zeros(len(chosen))
+        for tier, hosts in zip(system.tree[:-1], system.hosts, strict=False):
+            copies = np.bincount(hosts[chosen], minlength=tier.entities)
+            copies = copies if up else np.minimum(copies, 1)
+            seconds += (bits * copies / (tier.uplink_bps if up else tier.downlink_bps))[hosts[chosen]]
+            self.bits[f"{tier.name}.{'up' if up else 'down'}"] += round(bits * int(copies.sum()))
+        self._pass(float(seconds.max(initial=0.0)), "a move of layers")
 
     def wait(self, seconds: float) -> None:
         """Nothing happens for a while."""

@@ -88,7 +88,7 @@ class Holding(ABC):
     def load(self, path: str | Path) -> None:
         """Go on from a file of a backend with the same layers, hosts, optimiser, rule and codes; bit for bit."""
         about, tensors = saving.read(path, self.topology, len(self._layers))
-        cuts = checked_cuts(about.cuts, self.num_tiers, len(self._layers))
+        cuts = checked_cuts(about.cuts, self.topology, len(self._layers))
         saving.check(path, tensors, saving.expected(self._layers, self._keeps(cuts, about)))
         self._take(cuts, about, tensors)
 

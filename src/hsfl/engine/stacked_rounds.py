@@ -161,7 +161,7 @@ class StackedRounds(Backend, ABC):
         if self._sum is not None:
             self._sum.begin()
         passes = self._forward(party, inputs, lanes)
-        outputs, wanted = leaves(joined([one.sent for one in passes[-1]]))
+        outputs, wanted = leaves(joined([passes[-1][j].sent for j in party.in_order]))
         found = by_sample(self.loss, outputs, targets.flatten(0, 1), self.dtype)
         losses = found.view(len(inputs), -1).mean(1)  # each client's
         waiting = self._backward(party, passes, gradients(losses.sum(), wanted), lanes)
@@ -185,8 +185,8 @@ class StackedRounds(Backend, ABC):
         passes: list[list[Pass]] = []
         for m, (tier, steps, children) in enumerate(zip(self._tiers, party.steps, party.children, strict=True)):
 
-            def work(j: int, m: int = m, tier=tier, steps=steps, children=children, sent=sent) -> Pass:  # type: ignore[no-untyped-def]
-                x = received = joined([sent[i] for i in children[j]]).detach()
+            def work(j: int, m: int = m, tier=tier, steps=steps, sent=sent) -> Pass:  # type: ignore[no-untyped-def]
+                x = received = party.sent_to(m, j, sent).detach()
                 top = m == self.num_tiers - 1
                 if m:
                     received.requires_grad_(received.is_floating_point())
@@ -207,28 +207,22 @@ class StackedRounds(Backend, ABC):
 
         Those that wait for gradients of other processes are handed back.
         """
-        time, marks = self._clock.float(), [lanes.mark()] * len(passes[-1])
+        time, marks = self._clock.float(), [[lanes.mark()]] * len(passes[-1])
         waiting: list[EntityStep] = []
         whole = [gradient.unflatten(0, (len(party.clients), -1)) for gradient in found]
-        sent_down = {j: [g[section].flatten(0, 1) for g in whole] for j, section in enumerate(party.sections[-1])}
+        sent_down = {j: [[g[section].flatten(0, 1)] for g in whole] for j, section in enumerate(party.sections[-1])}
         alive = [sent_down]  # until all is done, like `passes`: another stream may read what this one would free
         for m in range(self.num_tiers - 1, -1, -1):
 
-            def work(j: int, m: int = m, above: dict[int, Tensors] = sent_down) -> torch.Tensor | None:
-                passed = self._step(passes[m][j], party.steps[m][j], above[j], time, waiting, wanted=m > 0)
+            def work(j: int, m: int = m, above: dict[int, list[Tensors]] = sent_down) -> torch.Tensor | None:
+                given = [joined(pieces) for pieces in above[j]]
+                passed = self._step(passes[m][j], party.steps[m][j], given, time, waiting, wanted=m > 0)
                 return None if passed is None else self.links[m - 1].down.passed(passed)
 
-            received, done = lanes.each(work, [[mark] for mark in marks])
+            received, done = lanes.each(work, marks)
             if not m:
                 break
-            sent_down, marks = {}, [None] * len(passes[m - 1])
-            for j, (section, of_entity) in enumerate(zip(party.sections[m], received, strict=True)):
-                assert of_entity is not None
-                parts = of_entity.unflatten(0, (section.stop - section.start, -1))
-                for i in party.children[m][j]:
-                    part = party.sections[m - 1][i]
-                    sent_down[i] = [parts[part.start - section.start : part.stop - section.start].flatten(0, 1)]
-                    marks[i] = done[j]
+            sent_down, marks = party.sent_down(m, received, done)
             alive.append(sent_down)
         lanes.join()
         return waiting

@@ -147,7 +147,7 @@ def client_cloud(scenario: Scenario) -> Scenario:
 def scaled(scenario: Scenario, compute: float, communication: float) -> Scenario:
     """The same machines, all faster or slower by a factor, and all their links by another."""
     raw = copy.deepcopy(dict(scenario.raw))
-    for tier, drawn in zip(raw["tiers"], scenario.system.tiers, strict=True):
+    for tier, drawn in zip(raw["tiers"], scenario.system.tree, strict=True):
         tier["compute"] = (drawn.compute_flops * compute).tolist()
         for link in ("uplink", "downlink", "fed_uplink", "fed_downlink"):
             if link in tier:

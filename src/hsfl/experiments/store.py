@@ -124,7 +124,7 @@ def content(scenario: Scenario) -> str:
         "seeds": [seed, getattr(strategy, "seed", None) if strategy.replans else None],
         "tree": [
             [tier.entities, tier.parents, *_coded(drawn.codes)]
-            for tier, drawn in zip(spec.tiers, scenario.system.tiers, strict=True)
+            for tier, drawn in zip(spec.tiers, scenario.system.tree, strict=True)
         ],
         "convergence": _target(scenario) if strategy.needs_constants else None,
         "folder": scenario.folder and str(scenario.folder.resolve()),

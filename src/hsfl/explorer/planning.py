@@ -113,8 +113,8 @@ class PlanPage:
             points += api.plan_sweep(scenario, asked.field, [toml_or_text(value)], **_options(asked))
             if gone():
                 raise GoneError
-        names = [tier.name for tier in scenario.spec.tiers]
-        return {"field": asked.field, "points": sweep_view(asked.values, points, names, scenario.source)}
+        shown = sweep_view(asked.values, points, scenario.tier_names, scenario.source)
+        return {"field": asked.field, "points": shown}
 
     def file(self, asked: PlanAsked, gone: Gone) -> dict[str, Any]:
         """The scenario as a file, every field explained."""
@@ -142,7 +142,7 @@ class PlanPage:
             scenario = _changed(base, asked)
         except HsflError:
             scenario = base
-        tiers = [{"name": tier.name, "colour": tier_colour(m)} for m, tier in enumerate(scenario.spec.tiers)]
+        tiers = [{"name": name, "colour": tier_colour(m)} for m, name in enumerate(scenario.tier_names)]
         return {**_fields(scenario, base), "tiers": tiers}
 
     def _base(self, asked: PlanAsked) -> Scenario:

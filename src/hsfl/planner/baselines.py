@@ -167,13 +167,17 @@ def random_cuts(segments: Segments, rng: np.random.Generator) -> tuple[int, ...]
 def _uniform_cuts(segments: Segments, rng: np.random.Generator) -> tuple[int, ...]:
     """One cut vector, uniform over all allowed ones, without listing them: each cut by the number of ways to go on."""
     M, L = segments.index.shape[0], segments.index.shape[1] - 1
+    if segments.together is not None:
+        parts = segments.by_last_cut
+        ways = np.array([part.count for part in parts])
+        segments = parts[int(rng.choice(len(parts), p=ways / ways.sum()))]
     allowed = (segments.index >= 0).astype(float)
-    ways = [allowed[-1, :, L]]
+    onward = [allowed[-1, :, L]]
     for m in range(M - 2, 0, -1):
-        ways.append(allowed[m] @ ways[-1])
+        onward.append(allowed[m] @ onward[-1])
     cuts, last = [], 0
     for m in range(M - 1):
-        weight = allowed[m, last] * ways[M - 2 - m]
+        weight = allowed[m, last] * onward[M - 2 - m]
         last = int(rng.choice(L + 1, p=weight / weight.sum()))
         cuts.append(last)
     return tuple(cuts)
@@ -182,9 +186,10 @@ def _uniform_cuts(segments: Segments, rng: np.random.Generator) -> tuple[int, ..
 def one_tier_less(problem: Problem, *, allow_empty_tiers: bool = False) -> Iterator[Alternative]:
     """The best plan without each tier above the devices: a middle tier only relays, the top one is not there."""
     names = [t.name for t in problem.system.tiers]
-    for m in range(1, problem.system.num_tiers):
-        top = m == problem.system.num_tiers - 1
-        if top and problem.system.num_tiers == 2:
+    tree = len(problem.system.tree)
+    for m in range(1, tree):
+        top = m == tree - 1
+        if top and tree == 2:
             continue
         without = problem.without_top_tier() if top else problem
         what = f"best plan without tier {m + 1} ({names[m]}" + (")" if top else " only relays)")

@@ -204,6 +204,13 @@ class CutStep:
                 room[m - 1] = up_to[layer]
                 room[m] = -up_to[last - 1]
                 add(room, -np.inf, 0)
+        if (together := self._terms.segments.together) is not None:
+            for layer in range(1, L + 1):  # if cut 1 is at least here, the last is at least where the tail still fits
+                fitting = np.flatnonzero(together[layer])
+                room = np.zeros((M - 1, L))
+                room[0, layer - 1 :] = 1
+                room[-1, max(int(fitting[0]), 1) - 1 if len(fitting) else L :] = -1
+                add(room, -np.inf, 0)
         self._rows, self._lower, self._upper = np.array(rows), np.array(lower), np.array(upper)
         self._allowed = np.array([(index[m] >= 0).any(axis=0) for m in range(M - 1)])[:, 1:]
         self._allowed[-1] &= index[-1, 1:, L] >= 0

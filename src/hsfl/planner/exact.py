@@ -28,7 +28,7 @@ import numpy as np
 from hsfl.errors import InfeasibleError
 from hsfl.planner.memory import memory_shortfall
 from hsfl.planner.options import Options, TierCuts
-from hsfl.planner.search import Search
+from hsfl.planner.search import Search, least_of
 from hsfl.planner.slowest import MeanClients, slowest_clients
 from hsfl.planner.terms import Best, Segments, Terms, best_intervals
 from hsfl.problem.plan import NEVER, Plan
@@ -227,8 +227,9 @@ class ExactSolver:
         options = self._options_at(noise)
         tiers = options.at(np.inf)
         if cuts is None and not self.tabulated:
-            search = Search(self._segments, options, tiers, np.inf, self._active)
-            return self._in_truth(self._of_options(options, tiers, search.path(best.cost), best, 0.0))[0]
+            searches = (Search(p, options, tiers, np.inf, self._active) for p in self._segments.by_last_cut)
+            paths = [self._of_options(options, tiers, search.path(best.cost), best, 0.0) for search in searches]
+            return self._in_truth(min(paths, key=lambda path: path.noise + float(best.cost[path.parts].sum())))[0]
         table = self._table(options, tiers, cuts)
         tops = table.split_s + best.aggregation_s(table.parts).sum(axis=1)
         bottoms = margin - table.noise - best.cost[table.parts].sum(axis=1)
@@ -261,8 +262,8 @@ class ExactSolver:
         """The least by table or, from the cuts `near`, by search; or the best of given cuts."""
         tiers = options.at(price)
         if cuts is None and not self._fits_table(options, tiers):
-            search = Search(self._segments, options, tiers, price, self._active)
-            minimum = search.minimise(best.cost, near, self._deadline)
+            searches = (Search(p, options, tiers, price, self._active) for p in self._segments.by_last_cut)
+            minimum = least_of([search.minimise(best.cost, near, self._deadline) for search in searches])
             return self._of_options(options, tiers, minimum.options, best, minimum.lower_bound)
         table = self._table(options, tiers, cuts)
         values = table.split_s + price * table.noise + best.cost[table.parts].sum(axis=1)

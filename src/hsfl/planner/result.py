@@ -22,7 +22,8 @@ class Limit:
     """One thing that holds the plan back."""
 
     kind: str
-    """"compute", "uplink", "downlink", "aggregation" or "memory"."""
+    """"compute", "uplink", "downlink", "aggregation" or "memory"; where labels stay on the devices, "to tail" and "from
+    tail" at the top: its activations down to them, and their gradients up."""
     tier: int
     """Counted from 0."""
     seconds: float
@@ -54,9 +55,9 @@ class Evaluation:
     parts: RoundParts
     """Where the slowest client's round goes; with cohorts in the mean over them."""
     memory_bits: tuple[float, ...]
-    """What the fullest entity of each tier holds."""
+    """What the fullest entity of each tier holds; devices that are the last tier, too, for both."""
     tiers_over_memory: tuple[int, ...]
-    """Tiers with an entity that does not hold its part (C5)."""
+    """Tiers with an entity that does not hold its part (C5); devices once."""
     limits: tuple[Limit, ...]
     """The largest first."""
 
@@ -221,7 +222,7 @@ def evaluate_plan(problem: Problem, plan: Plan) -> Evaluation:
     aggregation = aggregation_latency(problem, cuts)
     needed = rounds_needed(problem, cuts, intervals)
     rounds = float(whole_rounds(needed))
-    memory = client_memory(problem, cuts)
+    memory, tree = client_memory(problem, cuts), len(problem.system.tree)
     return Evaluation(
         plan=plan,
         learning_rate=problem.learning_rate,
@@ -234,16 +235,16 @@ def evaluate_plan(problem: Problem, plan: Plan) -> Evaluation:
         slowest_client=client,
         parts=parts,
         memory_bits=tuple((memory * problem.system.most_clients).tolist()),
-        tiers_over_memory=tuple(np.flatnonzero(memory >= problem.system.memory_per_client_bits).tolist()),
-        limits=_limits(parts, [a / i for a, i in zip(aggregation.tolist(), intervals, strict=True)]),
+        tiers_over_memory=tuple(np.flatnonzero((memory >= problem.system.memory_per_client_bits)[:tree]).tolist()),
+        limits=_limits(parts, [a / i for a, i in zip(aggregation.tolist(), intervals, strict=True)], tree),
     )
 
 
-def _limits(parts: RoundParts, aggregation_s: list[float]) -> tuple[Limit, ...]:
-    """The parts of an average round, T_S + sum_m T_{m,A}/I_m, by size."""
+def _limits(parts: RoundParts, aggregation_s: list[float], tree: int) -> tuple[Limit, ...]:
+    """The parts of an average round, T_S + sum_m T_{m,A}/I_m, by size; the link above the tree is to the tail."""
     seconds = [("compute", m, s) for m, s in enumerate(parts.compute_s.tolist())]
-    seconds += [("uplink", m, s) for m, s in enumerate(parts.uplink_s.tolist())]
-    seconds += [("downlink", m, s) for m, s in enumerate(parts.downlink_s.tolist())]
+    for kind, tail, link_s in (("uplink", "to tail", parts.uplink_s), ("downlink", "from tail", parts.downlink_s)):
+        seconds += [(kind if m < tree - 1 else tail, m, s) for m, s in enumerate(link_s.tolist())]
     seconds += [("aggregation", m, s) for m, s in enumerate(aggregation_s)]
     total = sum(s for *_, s in seconds)
     found = [Limit(kind, tier, s, s / total) for kind, tier, s in seconds if s > 0]

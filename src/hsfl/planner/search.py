@@ -10,7 +10,8 @@ Axes: W weightings, P clients that can be the slowest, K cut vectors, m cuts fro
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,6 +32,12 @@ class Minimum:
     options: IntArray
     value: float
     lower_bound: float
+
+
+def least_of(parts: Sequence[Minimum]) -> Minimum:
+    """The best of searches that part all cut vectors among them, and what none of them gets below."""
+    least = min(parts, key=lambda part: part.value)
+    return replace(least, lower_bound=min(part.lower_bound for part in parts))
 
 
 class Search:

@@ -79,7 +79,7 @@ def check_order(system: System, intervals: Sequence[int]) -> None:
 def _plan_exact(problem: Problem, allow_empty_tiers: bool, time_limit_s: float) -> PlanResult:
     started = time.perf_counter()
     # Memory is first left aside: a proven plan that fits it all the same is the best of those that fit, too.
-    every = in_order(problem.system.num_tiers, problem.num_layers, allow_empty_tiers)
+    every = in_order(problem.system.num_tiers, problem.num_layers, allow_empty_tiers, problem.system.returns)
     solution = ExactSolver(problem, every, time_limit_s=time_limit_s).solve()
     evaluation, free = evaluate_plan(problem, solution.plan), None
     if (problem.system.memory_per_client_bits < float("inf")).any() and not (

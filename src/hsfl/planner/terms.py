@@ -26,7 +26,8 @@ BoolArray = npt.NDArray[np.bool_]
 class Segments:
     """Which runs of layers each tier may hold (C4, C5), numbered. A plan is M of them, each where the last one ends.
 
-    Axis S: segments, by tier.
+    Where labels stay on the devices, `together` says which first cuts go with which last ones: a device has room for
+    the layers before and after. Axis S: segments, by tier.
     """
 
     index: IntArray
@@ -34,6 +35,23 @@ class Segments:
     tier: IntArray
     first: IntArray
     last: IntArray
+    together: BoolArray | None = None
+    """(L+1, L+1): by the first cut and the last one; None: all go together."""
+
+    @cached_property
+    def by_last_cut(self) -> list[Segments]:
+        """These segments, numbered as they are, in parts in which all go together: one for every last cut."""
+        if self.together is None:
+            return [self]
+        found = []
+        for last in np.flatnonzero(self.together.any(axis=0)):
+            index = self.index.copy()
+            index[-1, np.arange(len(index[-1])) != last] = -1
+            index[0, 0, ~self.together[:, last]] = -1
+            part = replace(self, index=index, together=None)
+            if part.count:
+                found.append(part)
+        return found
 
     @cached_property
     def count(self) -> float:
@@ -42,6 +60,8 @@ class Segments:
 
     def count_with(self, options: Sequence[npt.NDArray[np.generic]]) -> float:
         """The same where cut m may be made in options[m][l] ways (L+1,) after layer l."""
+        if self.together is not None:
+            return sum(part.count_with(options) for part in self.by_last_cut)
         ways = (self.index[0, 0] >= 0).astype(float)
         for allowed, each in zip(self.index[1:] >= 0, options, strict=True):
             ways = (ways * each) @ allowed
@@ -56,7 +76,7 @@ class Segments:
             prefix, cut = np.nonzero(self.index[m, cuts[:, -1]] >= 0)
             cuts = np.column_stack((cuts[prefix], cut))
         complete: IntArray = cuts[self.index[M - 1, cuts[:, -1], L] >= 0, 1:]
-        return complete
+        return complete if self.together is None else complete[self.together[complete[:, 0], complete[:, -1]]]
 
     @cached_property
     def parts(self) -> IntArray:
@@ -72,7 +92,8 @@ class Segments:
 
     def keep(self, allowed: BoolArray) -> Segments:
         """Only those that a mask (M, L+1, L+1) allows."""
-        return _numbered(allowed & (self.index >= 0))
+        found = _numbered(allowed & (self.index >= 0))
+        return found if self.together is None else replace(found, together=self.together)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,11 +133,14 @@ class Terms:
         """
         system = problem.system
         if segments is None:
-            segments = in_order(system.num_tiers, problem.num_layers, allow_empty_tiers)
+            segments = in_order(system.num_tiers, problem.num_layers, allow_empty_tiers, system.returns)
             limit = system.memory_per_client_bits
             if np.isfinite(limit).any():
                 size = problem.client_memory_bits
                 segments = segments.keep(size[:, None, :] - size[:, :, None] < limit[:, None, None])
+            if system.returns and np.isfinite(limit[0]):
+                tail = size[-1, -1] - size[-1]
+                segments = replace(segments, together=size[0][:, None] + tail < limit[0])
         tier, first, last = segments.tier, segments.first, segments.last
         margin = problem.constants.target - noise_floor(problem)
 
@@ -261,15 +285,19 @@ def best_intervals(
 
 
 @lru_cache(maxsize=16)
-def in_order(M: int, L: int, allow_empty_tiers: bool) -> Segments:
-    """All that C4 allows. Raw data never leave a device, so even with empty tiers the first keeps a layer."""
+def in_order(M: int, L: int, allow_empty_tiers: bool, returns: bool = False) -> Segments:
+    """All that C4 allows. Raw data never leave a device, so even with empty tiers the first keeps a layer.
+
+    Nor do labels, where they stay (`returns`): then so does the last.
+    """
     first, last = np.arange(L + 1)[:, None], np.arange(L + 1)[None, :]
     step = 0 if allow_empty_tiers else 1
     allowed = np.repeat((last - first >= step)[None], M, axis=0)
     allowed[0] &= (first == 0) & (last >= 1)
     allowed[1:] &= first >= 1
     allowed[-1] &= last == L
-    allowed[:-1] &= last <= L - step
+    allowed[:-1] &= last <= L - (1 if returns else step)
+    allowed[-1] &= first <= L - (1 if returns else step)
     return _numbered(allowed)
 
 

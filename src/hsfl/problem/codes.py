@@ -89,6 +89,10 @@ class LinkCodes:
         in_force = {link: getattr(self, link) for link in LINKS} | dict(codes)
         return LinkCodes(in_force["up"], in_force["down"], in_force["average"], self.planned)
 
+    def only_averages(self) -> LinkCodes:
+        """Those of the links to the fed server alone."""
+        return LinkCodes(average=self.average, planned=tuple(own for own in self.planned if own[0] == "average"))
+
     def names(self) -> dict[str, str]:
         """The codes in force of the links whose code is planned."""
         return {link: getattr(self, link).name for link, _ in self.planned}

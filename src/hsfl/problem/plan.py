@@ -9,6 +9,7 @@ from numbers import Integral
 
 from hsfl.errors import ScenarioError
 from hsfl.problem.codes import LinkCodes
+from hsfl.problem.topology import tiers_text
 
 #: The longest interval a plan may hold: longer than any training, so a tier with it is never averaged.
 NEVER = 10**9
@@ -42,18 +43,23 @@ def make_plan(
     num_layers: int,
     codes: tuple[LinkCodes, ...] | None = None,
     allow_empty_tiers: bool = False,
+    returns: bool = False,
 ) -> Plan:
-    """A checked `Plan`; intervals of tiers with a single entity, which are always synchronised, become 1."""
+    """A checked `Plan`; intervals of tiers with a single entity, which are always synchronised, become 1.
+
+    `returns`: the last tier is the devices' tail, which is never empty.
+    """
     cuts, intervals = tuple(cuts), tuple(intervals)
     num_tiers = len(entities)
     for label, values, length in (("cuts", cuts, num_tiers - 1), ("intervals", intervals, num_tiers)):
         if len(values) != length:
-            raise ScenarioError(f"{label} {list(values)}: {length} whole numbers are needed for {num_tiers} tiers")
+            tiers = tiers_text(num_tiers, returns=returns)
+            raise ScenarioError(f"{label} {list(values)}: {length} whole numbers are needed for {tiers}")
         if not all(_is_whole(v) for v in values):
             raise ScenarioError(f"{label} {list(values)}: only whole numbers are allowed")
     if any(not 1 <= i <= NEVER for i in intervals):
         raise ScenarioError(f"intervals {list(intervals)}: each must be from 1 to {NEVER} rounds")
-    smallest_step, last = (0, num_layers) if allow_empty_tiers else (1, num_layers - 1)
+    smallest_step, last = (0, num_layers - returns) if allow_empty_tiers else (1, num_layers - 1)
     ordered = all(b - a >= smallest_step for a, b in pairwise(cuts))
     if not ordered or cuts[0] < 1 or cuts[-1] > last:
         order = "never falling" if allow_empty_tiers else "rising (unless empty tiers are allowed)"

@@ -101,12 +101,12 @@ class Problem:
     def without_top_tier(self) -> Problem:
         """The same problem for the system whose second highest tier is the top."""
         zeta, correction = self.constants.gradient_dissimilarity, self.constants.drift_correction
-        in_force = self.constants.intervals_in_force
+        in_force, top = self.constants.intervals_in_force, len(self.system.tree) - 1
         constants = replace(
             self.constants,
-            gradient_dissimilarity=None if zeta is None else zeta[:-1],
-            drift_correction=None if correction is None else correction[:-1],
-            intervals_in_force=None if in_force is None else in_force[:-1],
+            gradient_dissimilarity=None if zeta is None else np.delete(zeta, top, axis=0),
+            drift_correction=None if correction is None else np.delete(correction, top),
+            intervals_in_force=None if in_force is None else np.delete(in_force, top),
         )
         return replace(self, system=self.system.without_top_tier(), constants=constants)
 

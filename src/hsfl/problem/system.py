@@ -13,7 +13,7 @@ from hsfl.errors import ScenarioError
 from hsfl.problem.codes import CODES, LINKS, PLAIN, LinkCodes
 from hsfl.problem.cohort import expected_slowest, hit_chances, slowest_chances
 from hsfl.problem.profile import FloatArray, freeze
-from hsfl.problem.topology import IntArray, Topology
+from hsfl.problem.topology import IntArray, Topology, with_tail
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +53,23 @@ class System:
     tiers: tuple[Tier, ...]
     cohort: int | None = None
     """K: how many clients take part at a time, drawn at random until the devices are next averaged; None is all."""
+    returns: bool = False
+    """Whether labels stay on the devices: then they are the last tier, too, above the top, with a tail of the model."""
+
+    @classmethod
+    def returning(cls, tiers: Sequence[Tier]) -> System:
+        """The system of a tree of tiers whose devices have the last layers, too, and the labels."""
+        device = tiers[0]
+        nothing = np.full(device.entities, np.inf)
+        tail = replace(
+            device,
+            name=with_tail([device.name])[-1],
+            uplink_bps=nothing,
+            downlink_bps=nothing,
+            parents=None,
+            codes=device.codes.only_averages(),
+        )
+        return cls((*tiers, tail), returns=True)
 
     def __repr__(self) -> str:
         return f"<System: {self.names}>"
@@ -73,9 +90,17 @@ class System:
     @cached_property
     def topology(self) -> Topology:
         """Who hosts whom."""
-        return Topology.from_parents(
-            self.num_clients, [tier.parents for tier in self.tiers if tier.parents is not None]
-        )
+        parents = [tier.parents for tier in self.tiers if tier.parents is not None]
+        return Topology.from_parents(self.num_clients, parents, returns=self.returns)
+
+    def machines(self, tier: int) -> Tier:
+        """The tier of machines that a tier is: itself, or the devices, where these are the last tier once more."""
+        return self.tiers[tier % len(self.tree)]
+
+    @property
+    def tree(self) -> tuple[Tier, ...]:
+        """The tiers of machines: every one once, from the devices to the top."""
+        return self.tiers[:-1] if self.returns else self.tiers
 
     @cached_property
     def entities(self) -> tuple[int, ...]:
@@ -152,6 +177,8 @@ class System:
         """What a FLOP and a bit cost each client: (3M-2, N), after the even split of every entity (`sharing`).
 
         Rows: seconds per FLOP in tiers 1..M, per activation bit up from tiers 1..M-1, per gradient bit down to them.
+        Where the devices are the last tier again, what the top sends them takes all links down, and their gradients
+        take all links up.
         """
         inner = self.tiers[:-1]
         rates = [t.compute_flops for t in self.tiers] + [t.uplink_bps for t in inner] + [t.downlink_bps for t in inner]
@@ -159,6 +186,9 @@ class System:
         slowness = np.empty((len(rates), self.num_clients))
         for row, rate, m in zip(slowness, rates, tiers, strict=True):
             np.take(self.sharing[m] / rate, self.hosts[m], out=row, mode="clip")
+        if self.returns:
+            links = slowness[self.num_tiers :].reshape(2, self.num_tiers - 1, -1)
+            links[:, -1] = links[::-1, :-1].sum(axis=1)
         return slowness
 
     @cached_property
@@ -226,9 +256,10 @@ class System:
 
     def without_top_tier(self) -> System:
         """The system whose second highest tier is the top."""
-        *rest, top = self.tiers[:-1]
+        *rest, top = self.tree[:-1]
         absent = np.full(top.entities, np.inf)
-        return replace(self, tiers=(*rest, replace(top, uplink_bps=absent, downlink_bps=absent, parents=None)))
+        top = replace(top, uplink_bps=absent, downlink_bps=absent, parents=None)
+        return replace(self, tiers=(*rest, top, *self.tiers[len(self.tree) :]))
 
     def without_memory_limits(self) -> System:
         """The same machines with all the memory in the world."""

@@ -43,9 +43,22 @@ def machine_name(tier: str, number: int) -> str:
     return f"{tier.replace(' ', '-')}-{number + 1}"
 
 
+def tiers_text(tiers: int, *, returns: bool) -> str:
+    """How many tiers plans have, in words."""
+    return f"{tiers - 1} tiers and the devices' tail" if returns else f"{tiers} tiers"
+
+
+def with_tail(names: Sequence[str]) -> list[str]:
+    """The names of tiers, and that of the devices as the last of them, where labels stay there."""
+    return [*names, f"{names[0]} tail"]
+
+
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """A tree of tiers from the devices up: `hosts[m][n]` is the entity of tier m that serves client n."""
+    """A tree of tiers from the devices up: `hosts[m][n]` is the entity of tier m that serves client n.
+
+    Above its top the lowest tier may come once more: its entities then hold the last layers, too.
+    """
 
     hosts: tuple[IntArray, ...]
     weights: FloatArray | None = None
@@ -55,12 +68,12 @@ class Topology:
         return f"<Topology: {' → '.join(str(int(of.max()) + 1) for of in self.hosts)} entities>"
 
     @classmethod
-    def from_parents(cls, clients: int, parents: Sequence[IntArray]) -> Topology:
-        """One device per client, and the entity above each entity, tier by tier."""
+    def from_parents(cls, clients: int, parents: Sequence[IntArray], *, returns: bool = False) -> Topology:
+        """One device per client, and the entity above each entity, tier by tier; `returns`: then the devices again."""
         hosts = [np.arange(clients)]
         for above in parents:
             hosts.append(above[hosts[-1]])
-        return cls(tuple(hosts))
+        return cls((*hosts, hosts[0]) if returns else tuple(hosts))
 
     @classmethod
     def from_hosts(cls, hosts: Sequence[Sequence[int]]) -> Topology:
@@ -74,11 +87,13 @@ class Topology:
         for m, row in enumerate(rows):
             if not np.array_equal(np.unique(row), np.arange(row.max() + 1)):
                 raise ScenarioError(f"hosts: tier {m} leaves an entity without clients; number its entities from 0 on")
-        for m, (below, above) in enumerate(pairwise(rows)):
+        tree = rows[:-1] if len(rows) > 2 and np.array_equal(rows[0], rows[-1]) else rows
+        for m, (below, above) in enumerate(pairwise(tree)):
             pairs = np.unique(np.stack((below, above)), axis=1)
             if pairs.shape[1] > below.max() + 1:
+                last = ", or write the hosts of tier 0 once more, as the last" if m == len(rows) - 2 else ""
                 raise ScenarioError(
-                    f"hosts: an entity of tier {m} has several entities above it in tier {m + 1}; give it one"
+                    f"hosts: an entity of tier {m} has several entities above it in tier {m + 1}; give it one{last}"
                 )
         return cls(tuple(rows))
 
@@ -101,6 +116,12 @@ class Topology:
     @property
     def num_clients(self) -> int:
         return len(self.hosts[0])
+
+    @cached_property
+    def returns(self) -> bool:
+        """Whether the last tier is the lowest once more; not where the tiers between make it a tree all the same."""
+        above_fewer = self.num_tiers > 2 and int(self.hosts[-2].max()) < int(self.hosts[-1].max())
+        return above_fewer and np.array_equal(self.hosts[0], self.hosts[-1])
 
     @cached_property
     def entities(self) -> tuple[int, ...]:
@@ -143,18 +164,18 @@ class Topology:
     def clients(self) -> tuple[tuple[Clients, ...], ...]:
         """For every tier and entity the clients it hosts, those of the same entity below next to each other."""
         found: list[tuple[Clients, ...]] = []
-        for row in self.hosts:
+        for row in self.hosts[:-1] if self.returns else self.hosts:
             below = found[-1] if found else tuple((n,) for n in range(self.num_clients))
             groups: list[list[int]] = [[] for _ in range(int(row.max()) + 1)]
             for group in below:
                 groups[row[group[0]]] += group
             found.append(tuple(map(tuple, groups)))
-        return tuple(found)
+        return (*found, found[0]) if self.returns else tuple(found)
 
     @cached_property
     def order(self) -> Clients:
         """All clients, those of every entity of every tier next to each other."""
-        return tuple(n for group in self.clients[-1] for n in group)
+        return tuple(n for group in self.clients[-2 if self.returns else -1] for n in group)
 
     @cached_property
     def _place(self) -> IntArray:

@@ -215,7 +215,8 @@ def _setting(runs: Sequence[Run]) -> str:
         model, data = run.scenario.get("model", {}), run.scenario.get("data", {})
         names = [section.get("name") or section.get("factory") or "own" for section in (model, data)]
         tiers = " → ".join(_machines(tier) for tier in run.scenario.get("tiers", []))
-        texts.append(f"the model {names[0]} trained on the data {names[1]} over {tiers}")
+        kept = ", labels on the devices" if len(run.tier_names) > len(run.scenario["tiers"]) else ""
+        texts.append(f"the model {names[0]} trained on the data {names[1]} over {tiers}{kept}")
     count = "One run" if len(runs) == 1 else f"{len(runs)} runs"
     return f"{count}: {'; '.join(dict.fromkeys(texts))}."
 

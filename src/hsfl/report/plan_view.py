@@ -134,10 +134,10 @@ def _tiers(problem: Problem, e: Evaluation) -> list[dict[str, Any]]:
                 "interval_text": interval_text(e.plan.intervals[m]) if averaged else "",
                 "averaging": format_seconds(e.aggregation_latency_s[m]) if averaged else "",
                 "memory_bits": e.memory_bits[m],
-                "memory": format_bits(e.memory_bits[m]),
+                "memory": format_bits(e.memory_bits[m]) if m < len(problem.system.tree) else "",
                 "memory_share": float(share.max()) if limited else None,
                 "memory_limit": format_bits(float(tier.memory_bits[tightest])) if limited else "no limit",
-                "links": codes_text(tier),
+                "links": codes_text(problem.system, m),
             }
         )
     return found

@@ -9,6 +9,7 @@ from hsfl.planner.result import Evaluation, Limit, PlanResult
 from hsfl.problem.plan import NEVER
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray, LayerProfile
+from hsfl.problem.topology import with_tail
 from hsfl.problem.units import format_bits, format_flops, format_rate, format_seconds
 from hsfl.report.words import counted
 
@@ -16,6 +17,8 @@ _LIMIT = {
     "compute": "{tier} compute",
     "uplink": "{tier} ↑",
     "downlink": "{tier} ↓",
+    "to tail": "{tier} ↓ tail",
+    "from tail": "{tier} ↑ tail",
     "aggregation": "{tier} averaging",
     "memory": "{tier} memory",
 }
@@ -23,6 +26,8 @@ _WHAT = {
     "compute": "compute in {tier}",
     "uplink": "activations up from {tier}",
     "downlink": "gradients down to {tier}",
+    "to tail": "activations from {tier} down to the devices' tail",
+    "from tail": "gradients of the tail up to {tier}",
     "aggregation": "averaging {tier}",
     "memory": "memory of {tier}",
 }
@@ -48,8 +53,10 @@ def round_steps(problem: Problem, evaluation: Evaluation) -> list[RoundStep]:
     for m in range(M):
         steps.append(RoundStep(f"compute in {names[m]}", "compute", m, float(parts.compute_s[m])))
         if m < M - 1:
-            steps.append(RoundStep(f"{names[m]} ↑ {names[m + 1]}", "uplink", m, float(parts.uplink_s[m])))
-            steps.append(RoundStep(f"{names[m]} ↓ {names[m + 1]}", "downlink", m, float(parts.downlink_s[m])))
+            ways = [("↑", "uplink", float(parts.uplink_s[m])), ("↓", "downlink", float(parts.downlink_s[m]))]
+            if m == len(problem.system.tree) - 1:  # to the devices again: activations come down, gradients go up
+                ways = [(*ways[1][:2], ways[0][2]), (*ways[0][:2], ways[1][2])]
+            steps += [RoundStep(f"{names[m]} {arrow} {names[m + 1]}", kind, m, s) for arrow, kind, s in ways]
     pairs = zip(evaluation.aggregation_latency_s, evaluation.plan.intervals, strict=True)
     for m, (seconds, interval) in enumerate(pairs):
         steps.append(RoundStep(f"averaging {names[m]}", "aggregation", m, seconds / interval))
@@ -118,8 +125,8 @@ def interval_text(interval: int) -> str:
 
 
 def limit_name(limit: Limit, names: Sequence[str]) -> str:
-    """What limits a plan, in two words; `names` are those of the tiers."""
-    return _LIMIT[limit.kind].format(tier=names[limit.tier])
+    """What limits a plan, in two words; `names` are those of the tiers, with or without a tail."""
+    return _LIMIT[limit.kind].format(tier=with_tail(names)[limit.tier])
 
 
 def limits_text(problem: Problem, evaluation: Evaluation) -> str:
@@ -138,7 +145,7 @@ def limits_text(problem: Problem, evaluation: Evaluation) -> str:
 def notes(problem: Problem) -> list[str]:
     """Numbers so small that their unit was probably forgotten."""
     found = []
-    for tier in problem.system.tiers:
+    for tier in problem.system.tree:
         fields: list[tuple[str, FloatArray, float, Callable[[float], str]]] = [
             ("compute", tier.compute_flops, 1e6, format_flops),
             ("memory", tier.memory_bits, 8e3, format_bits),

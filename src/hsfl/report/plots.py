@@ -14,6 +14,7 @@ from hsfl.errors import HsflError, MissingExtraError
 from hsfl.files import write_whole
 from hsfl.planner.result import PlanResult
 from hsfl.problem.problem import Problem
+from hsfl.problem.topology import with_tail
 from hsfl.problem.units import format_seconds
 from hsfl.report.colours import tier_colour
 from hsfl.report.landscape import Landscape, over_cuts
@@ -94,11 +95,13 @@ def draw_sweep(
     time_axes.set_ylabel("time to target")
     _time_axis(time_axes)
     time_axes.set_title(plain(f"{results[0].scenario}: the plan as {field} moves"))
-    for m in range(len(results[0].cuts)):
-        cut_axes.plot(x, [r.cuts[m] for r in results], "s-", color=tier_colour(m), label=f"{names[m]} | {names[m + 1]}")
-    for m in range(len(results[0].intervals)):
-        values = [r.intervals[m] for r in results]
-        if max(values) > 1:
+    tiers, names = max(len(r.intervals) for r in results), with_tail(names)
+    for m in range(tiers - 1):
+        values = [r.cuts[m] if m < len(r.cuts) else np.nan for r in results]  # without a tail there is none to draw
+        cut_axes.plot(x, values, "s-", color=tier_colour(m), label=f"{names[m]} | {names[m + 1]}")
+    for m in range(tiers):
+        values = [r.intervals[m] if m < len(r.intervals) else np.nan for r in results]
+        if np.nanmax(values) > 1:
             interval_axes.plot(x, values, "^-", color=tier_colour(m), label=names[m])
     cut_axes.set_ylabel("cuts, in layers")
     interval_axes.set_ylabel("interval, in rounds")

@@ -173,6 +173,7 @@ def _plans(run: Run) -> dict[str, Any] | None:
     if not run.plans:
         return None
     end = max(run.metrics[-1].round if run.metrics else 0, run.plans[-1].round + 1)
+    several = [tier.get("entities", 2) > 1 for tier in run.scenario["tiers"]]
     return {
         "layers": run.plans[-1].layers,
         "end": end,
@@ -185,7 +186,7 @@ def _plans(run: Run) -> dict[str, Any] | None:
             }
             for plan in run.plans
         ],
-        "averaged": [tier.get("entities", 2) > 1 for tier in run.scenario["tiers"]],
+        "averaged": [several[m % len(several)] for m in range(len(run.tier_names))],
     }
 
 

@@ -148,9 +148,9 @@ def draw_plans(run: Run, figure: Figure | None = None) -> Figure:
 
 def _intervals(axes: Axes, run: Run, rounds: FloatArray, names: Sequence[str]) -> None:
     """One step line per tier of several machines; a tier that is never averaged has none."""
-    top = 1.0
+    top, several = 1.0, [tier.get("entities", 2) > 1 for tier in run.scenario["tiers"]]
     for m, name in enumerate(names):
-        if run.scenario["tiers"][m].get("entities", 2) == 1:
+        if not several[m % len(several)]:
             continue
         values = [float(plan.intervals[m]) for plan in (*run.plans, run.plans[-1])]
         shown = np.array([np.nan if value >= NEVER else value for value in values])

@@ -67,19 +67,20 @@ def _tier_table(problem: Problem, evaluation: Evaluation) -> Grid:
         tier = problem.system.tiers[m]
         averaged, limit = tier.entities > 1 and len(layers) > 0, float(tier.memory_bits.min())
         memory = format_bits(evaluation.memory_bits[m])
+        memory = f"{memory} of {format_bits(limit)}" if math.isfinite(limit) else memory
         rows.append(
             (
                 Text(f"{m + 1} {tier.name}", style=tier_colour(m)),
                 layer_names(problem.profile, layers),
                 interval_text(evaluation.plan.intervals[m]) if averaged else "",
                 format_seconds(evaluation.aggregation_latency_s[m]) if averaged else "",
-                f"{memory} of {format_bits(limit)}" if math.isfinite(limit) else memory,
+                memory if m < len(problem.system.tree) else f"with {problem.system.machines(m).name}",
             )
         )
     header, right = ("tier", "layers", "averaged", "taking", "memory"), (False, False, True, True, True)
     if all(tier.codes == PLAIN for tier in problem.system.tiers):  # neither coded nor planned
         return Grid(header, rows, right)
-    coded = [(*row, codes_text(tier)) for row, tier in zip(rows, problem.system.tiers, strict=True)]
+    coded = [(*row, codes_text(problem.system, m)) for m, row in enumerate(rows)]
     return Grid((*header, "links"), coded, (*right, False))
 
 
@@ -231,7 +232,7 @@ def timing_table(
 
 def constants_report(profile: LayerProfile, system: System, constants: Constants) -> list[RenderableType]:
     """Measured constants, by layer where they are."""
-    tiers = [m for m in range(system.num_tiers) if system.averaged[m]]
+    tiers = [m for m in range(len(system.tree)) if system.averaged[m]]
     moment, zeta = constants.gradient_second_moment, constants.gradient_dissimilarity
     assert moment is not None and zeta is not None
     columns = [constants.gradient_variance, moment, *(zeta[m] for m in tiers)]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from hsfl.problem.plan import NEVER
-from hsfl.problem.system import Tier
+from hsfl.problem.system import System
 from hsfl.problem.units import format_seconds
 from hsfl.records import ForecastRecord, RoundRecord
 
@@ -55,11 +55,12 @@ def both(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def codes_text(tier: Tier) -> str:
+def codes_text(system: System, tier: int) -> str:
     """How a tier's links write what they carry: "int4", or "↑ int4, ↓ int8, average fp32"."""
-    codes, top = tier.codes, tier.parents is None
-    names = {} if top else {"up": codes.up.name, "down": codes.down.name}
-    return _links(names | ({"average": codes.average.name} if tier.entities > 1 else {}))
+    own, codes = system.tiers[tier], system.tiers[tier].codes
+    ways = ("up", "down") if tier < len(system.tree) - 1 else ("to tail", "back")
+    names = {} if tier == system.num_tiers - 1 else dict(zip(ways, (codes.up.name, codes.down.name), strict=True))
+    return _links(names | ({"average": codes.average.name} if own.entities > 1 else {}))
 
 
 def planned_codes(codes: Sequence[Mapping[str, str]]) -> str:

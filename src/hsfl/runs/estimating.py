@@ -24,7 +24,7 @@ _PER_LAYER = ("gradient_variance", "gradient_second_moment", "gradient_dissimila
 
 def measure_constants(scenario: Scenario, rounds: int, batches: int, data_folder: Path | None) -> Constants:
     """The largest of what is found at the start, in the middle and at the end of a short synchronised training."""
-    tiers = len(scenario.spec.tiers)
+    tiers = len(scenario.tier_names)
     prepared = prepare(scenario, fixed(range(1, tiers), [1] * tiers), data_folder)
     # Probes need no machines, so memory limits do not matter here.
     free = replace(prepared.task.problem, system=prepared.task.problem.system.without_memory_limits())
@@ -48,10 +48,11 @@ def measure_constants(scenario: Scenario, rounds: int, batches: int, data_folder
     return estimate.constants(free, step=0.0)
 
 
-def as_fields(constants: Constants) -> dict[str, Any]:
-    """The fields of [convergence] that were measured, to four digits."""
+def as_fields(constants: Constants, tiers: int | None = None) -> dict[str, Any]:
+    """The fields of [convergence] that were measured, to four digits; of so many tiers, where a tail is one more."""
     numbers = {"smoothness": constants.smoothness, "initial_gap": constants.initial_gap}
     arrays = {name: getattr(constants, name).tolist() for name in _PER_LAYER}
+    arrays["gradient_dissimilarity"] = arrays["gradient_dissimilarity"][:tiers]
     if constants.coding_noise is not None:
         arrays |= zip(("coding_noise_up", "coding_noise_down"), constants.coding_noise[:, -1].tolist(), strict=True)
     return {key: _rounded(value) for key, value in (numbers | arrays).items()}
@@ -72,7 +73,7 @@ def write_constants(path: Path, constants: Constants) -> None:
     comments: list[Any] = []
     while isinstance(section, tomlkit.items.Table) and body and body[-1][0] is None:
         comments.insert(0, body.pop())
-    for key, value in as_fields(constants).items():
+    for key, value in as_fields(constants, len(document.get("tiers", ())) or None).items():
         section[key] = value
     body.extend(comments)
     changed = tomlkit.dumps(document).replace("\r\n", "\n")

@@ -32,7 +32,7 @@ class Logger(Callback):
         """After the last ones."""
 
     def on_start(self, folder: Path, scenario: Scenario, round_: int) -> None:
-        self.names = [tier.name for tier in scenario.spec.tiers]
+        self.names = scenario.tier_names
         self.begin(folder, scenario, round_)
         self.begun = True
 

@@ -141,7 +141,7 @@ def prepare(
         made = backend(
             layers,
             [hosts.tolist() for hosts in problem.system.hosts],
-            list(range(1, len(spec.tiers))),
+            list(range(1, problem.system.num_tiers)),
             _optimizer(problem, scenario),
             data=feed,
             loss=minimised.loss,
@@ -315,6 +315,8 @@ def _check_held_out(scenario: Scenario) -> None:
 def _check_top(scenario: Scenario, layers: int) -> None:
     """Several tensors cross no cut: the last layer, which gives them, has to be in the top tier."""
     given = scenario.spec.strategy
+    if scenario.system.returns:
+        return  # the tail has one
     if given.allow_empty_tiers or (given.cuts and given.cuts[-1] >= layers):
         field = "allow_empty_tiers" if given.allow_empty_tiers else f"cuts = {given.cuts}"
         raise ScenarioError(

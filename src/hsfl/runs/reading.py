@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from hsfl.display import table
 from hsfl.errors import HsflError
+from hsfl.problem.topology import with_tail
 from hsfl.problem.units import format_bits, format_seconds
 from hsfl.records import Environment, Labels, PlanRecord, Record, RoundRecord, Summary
 from hsfl.scenario.field_errors import first_problem
@@ -131,7 +132,8 @@ class Run:
 
     @property
     def tier_names(self) -> list[str]:
-        return [str(tier["name"]) for tier in self.scenario["tiers"]]
+        names = [str(tier["name"]) for tier in self.scenario["tiers"]]
+        return with_tail(names) if self.scenario.get("training", {}).get("labels") == "devices" else names
 
     def evaluations(self) -> list[RoundRecord]:
         """The records of rounds that were evaluated on test data."""

@@ -75,6 +75,7 @@ def _check(state: SessionRecord, round_: int, algorithm: Algorithm) -> None:
             num_layers=problem.num_layers,
             codes=problem.system.codes_named(schedule.codes),
             allow_empty_tiers=True,
+            returns=problem.system.returns,
         )
     except HsflError as error:
         raise ValueError(f"algorithm.schedule: {error}") from None

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hsfl.errors import ScenarioError
+from hsfl.problem.topology import tiers_text, with_tail
 from hsfl.scenario.field_errors import first_problem
 from hsfl.scenario.schema import ScenarioFile
 from hsfl.scenario.toml_format import toml_value
@@ -29,12 +30,23 @@ def checked_spec(raw: Mapping[str, Any], source: str) -> ScenarioFile:
         raise ScenarioError(
             f"{source}: model.input_shape is missing; a factory needs it, such as input_shape = [3, 32, 32]"
         )
-    names = [t.name for t in spec.tiers]
+    names = tier_names(spec)
     if repeated := [n for n in names if names.count(n) > 1]:
         raise ScenarioError(
             f"{source}: tiers.name = {toml_value(repeated[0])} is used twice; give every tier its own name"
         )
     return spec
+
+
+def tier_names(spec: ScenarioFile) -> list[str]:
+    """The tiers of a plan by name: those of the file and, where labels stay on the devices, their tail."""
+    names = [tier.name for tier in spec.tiers]
+    return with_tail(names) if spec.training.labels == "devices" else names
+
+
+def listed_tiers(spec: ScenarioFile) -> str:
+    """How many tiers a plan has, in words."""
+    return tiers_text(len(tier_names(spec)), returns=spec.training.labels == "devices")
 
 
 def _typed(raw: Mapping[str, Any], source: str) -> ScenarioFile:

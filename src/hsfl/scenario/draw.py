@@ -19,13 +19,17 @@ LINKS = ("uplink", "downlink", "fed_uplink", "fed_downlink")
 MAX_COEFFICIENTS = 250_000_000
 
 
-def draw_system(sections: list[TierSection], seed: int, source: str, epoch: int) -> System:
-    """The machines, with link rates drawn for the epoch-th time; ScenarioError names what does not fit together."""
-    coefficients = (3 * len(sections) - 2) * sections[0].entities
+def draw_system(sections: list[TierSection], seed: int, source: str, epoch: int, *, returns: bool = False) -> System:
+    """The machines, with link rates drawn for the epoch-th time; ScenarioError names what does not fit together.
+
+    `returns`: the devices have the last layers, too.
+    """
+    each = 3 * (len(sections) + returns) - 2
+    coefficients = each * sections[0].entities
     if coefficients > MAX_COEFFICIENTS or sum(s.entities for s in sections) > 2 * MAX_ENTITIES:
         raise ScenarioError(
             f"{source}: tiers.{sections[0].name}.entities = {sections[0].entities}: too many for {len(sections)} tiers "
-            f"to be planned in memory; use at most {MAX_COEFFICIENTS // (3 * len(sections) - 2):,} devices"
+            f"to be planned in memory; use at most {MAX_COEFFICIENTS // each:,} devices"
         )
     tiers = []
     for m, section in enumerate(sections):
@@ -59,10 +63,10 @@ def draw_system(sections: list[TierSection], seed: int, source: str, epoch: int)
                 fed_uplink_bps=drawn["fed_uplink"],
                 fed_downlink_bps=drawn["fed_downlink"],
                 parents=parents,
-                codes=tier_codes(section.code, f"{label}.code", top=top, entities=section.entities),
+                codes=tier_codes(section.code, f"{label}.code", top=top and not returns, entities=section.entities),
             )
         )
-    return System(tuple(tiers))
+    return System.returning(tiers) if returns else System(tuple(tiers))
 
 
 def _draw(section: TierSection, field: str, seed: list[int], label: str) -> FloatArray:

@@ -47,11 +47,14 @@ class Conditions:
     def _built(self, epoch: int, changes: int) -> System:
         system = self._scenario.system_in(epoch) if epoch else self._scenario.system
         latest = {(c.tier, c.field): c.factor for c in self._changes[:changes]}
-        tiers = list(system.tiers)
+        tiers = list(system.tree)
         for (m, field), factor in latest.items():
             name = _ATTRIBUTES[field]
             tiers[m] = replace(tiers[m], **{name: getattr(tiers[m], name) * factor})
-        return replace(system, tiers=tuple(tiers)) if latest else system
+        if not latest:
+            return system
+        changed = System.returning(tiers) if system.returns else System(tuple(tiers))
+        return replace(changed, cohort=system.cohort)
 
 
 def _read(scenario: Scenario, trace: str) -> list[_Change]:

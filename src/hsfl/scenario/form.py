@@ -20,7 +20,7 @@ from hsfl.scenario.toml_format import toml_value
 
 #: The fields of every section, in the order in which they are shown.
 TURNED = {
-    "training": ("batch_size", "learning_rate", "optimizer", "averaging"),
+    "training": ("batch_size", "learning_rate", "optimizer", "averaging", "labels"),
     "participation": ("cohort",),
     "convergence": ("target", "rounds", "slack", "smoothness", "initial_gap", "drift"),
     "tiers": (
@@ -80,14 +80,14 @@ def may_turn(scenario: Scenario, path: str) -> bool:
 
 
 def _fields(raw: Mapping[str, Any]) -> Iterator[FormField]:
-    tiers = raw["tiers"]
+    tiers, returns = raw["tiers"], raw.get("training", {}).get("labels") == "devices"
     for m, tier in enumerate(tiers):
         for name in TURNED["tiers"]:
             if m == len(tiers) - 1 and name in ("uplink", "downlink"):
                 continue
             if name.startswith("fed_") and tier.get("entities") == 1 and name not in tier:
                 continue
-            if name == "code" and m == len(tiers) - 1 and tier.get("entities") == 1:
+            if name == "code" and m == len(tiers) - 1 and tier.get("entities") == 1 and not returns:
                 continue
             yield _field(f"tiers.{tier['name']}.{name}", tier["name"], "TierSection", name, tier)
     for section in ("training", "participation", "convergence"):

@@ -18,7 +18,7 @@ from hsfl.problem.profile import FloatArray, LayerProfile
 from hsfl.problem.system import System
 from hsfl.scenario.catalog import CLASSES, DEFAULT_INPUT_SHAPES, shipped_profile
 from hsfl.scenario.caveats import caveat
-from hsfl.scenario.checking import checked_spec
+from hsfl.scenario.checking import checked_spec, listed_tiers, tier_names
 from hsfl.scenario.data_section import DataSection
 from hsfl.scenario.draw import draw_system
 from hsfl.scenario.objects import given_fields, still_named
@@ -59,7 +59,8 @@ class Scenario:
             for tier in self.raw["tiers"]
         ]
         training = self.spec.training
-        note = f"Model {self._model}; batch {training.batch_size}, learning rate {training.learning_rate:g}."
+        kept = "; labels on the devices" if training.labels == "devices" else ""
+        note = f"Model {self._model}; batch {training.batch_size}, learning rate {training.learning_rate:g}{kept}."
         title = f"{self.name}: {self.spec.description}" if self.spec.description else self.name
         return table(title, rows, ["tier", *(field.replace("_", " ") for field in used)], note)
 
@@ -89,7 +90,14 @@ class Scenario:
 
     def system_in(self, epoch: int) -> System:
         """The machines with their link rates drawn for the epoch-th time; everything else as at the start."""
-        return replace(draw_system(self.spec.tiers, self.spec.seed, self.source, epoch), cohort=self._cohort)
+        returns = self.spec.training.labels == "devices"
+        system = draw_system(self.spec.tiers, self.spec.seed, self.source, epoch, returns=returns)
+        return replace(system, cohort=self._cohort)
+
+    @property
+    def tier_names(self) -> list[str]:
+        """The tiers of a plan by name: those of the file and, where labels stay on the devices, their tail."""
+        return tier_names(self.spec)
 
     @property
     def _cohort(self) -> int | None:
@@ -176,9 +184,9 @@ class Scenario:
         self._check_averaging()
         if not profile.optimizer_bits.any():
             profile = profile.with_optimizer(training.optimizer)
-        if len(profile) < len(self.spec.tiers):
+        if len(profile) < len(self.tier_names):
             raise ScenarioError(
-                f"{self.source}: the model has {len(profile)} layers for {len(self.spec.tiers)} tiers; each tier needs "
+                f"{self.source}: the model has {len(profile)} layers for {listed_tiers(self.spec)}; each needs "
                 "at least one layer: use a deeper model or remove tiers"
             )
         variance = self._per_layer("gradient_variance", None)
@@ -275,7 +283,7 @@ class Scenario:
                     f"{self.source}: convergence.{field} has {len(values)} lists of {sorted(lengths)} numbers; it "
                     f"needs {tiers} lists, one per tier, of {len(profile)}, one per layer"
                 )
-            return np.array(values, dtype=float)
+            return np.array([*values, *values[: self.system.num_tiers - tiers]], dtype=float)
         clients = self._per_layer(field, 'drift = "refined"' if needed else None)
         if clients is None:
             return None

@@ -104,7 +104,8 @@ class TierSection(Section):
         None,
         description="How what its links carry is written: fp32 (as it is), bf16, int8 or int4; one for all its links, "
         'or a table of some: { up = "int4", down = "int8", average = "fp32" }, of activations, gradients and averages. '
-        'A list such as ["int8", "int4"] lets the planner choose among these, "auto" among all. Default: fp32.',
+        'A list such as ["int8", "int4"] lets the planner choose among these, "auto" among all. The top has up (to the '
+        "tails) and down (back) where labels stay on the devices. Default: fp32.",
         examples=["int8"],
     )
     place: PlaceSection | None = Field(

@@ -122,6 +122,12 @@ class TrainingSection(Section):
         "for fedavgm, 0.01 for the others), momentum (of fedavgm, 0.9), betas ([0.9, 0.99]) and tau (0.001).",
         examples=[{"learning_rate": 0.01}],
     )
+    labels: Literal["top", "devices"] = Field(
+        "top",
+        description="Where labels are, and so the last layers and the loss: top (the top tier has them) or devices "
+        "(they never leave them: the devices hold the first layers and the last, and what the top computes comes back "
+        "down to them). Plans then have a cut and an interval more, those of the devices' tail.",
+    )
     weighting: Literal["clients", "samples"] = Field(
         "clients",
         description="What a client counts in mean gradients, in averages and in the reported loss: clients (all the "

@@ -8,6 +8,7 @@ from typing import Any, cast
 from hsfl.errors import ScenarioError, nearest
 from hsfl.factory import Factory
 from hsfl.problem.strategy import Strategy
+from hsfl.scenario.checking import listed_tiers
 from hsfl.scenario.scenario import Scenario
 from hsfl.strategies.named import CHOICES, Named
 
@@ -42,9 +43,9 @@ def make_strategy(scenario: Scenario) -> Strategy:
                 f"strategy.{field}: name = {name!r} chooses its own {field}; remove them, or write name = "
                 '"fixed" (--strategy fixed)'
             )
-        if value is not None and len(value) != (wanted := len(scenario.spec.tiers) - (field == "cuts")):
-            tiers = len(scenario.spec.tiers)
-            raise ScenarioError(f"strategy.{field} = {value}: {wanted} whole numbers are needed for {tiers} tiers")
+        if value is not None and len(value) != (wanted := len(scenario.tier_names) - (field == "cuts")):
+            tiers = listed_tiers(scenario.spec)
+            raise ScenarioError(f"strategy.{field} = {value}: {wanted} whole numbers are needed for {tiers}")
         chosen[field] = tuple(value) if value is not None else cast(str, how)
     if name == "HSFL" and given.cuts is not None and given.intervals is not None:
         raise ScenarioError(

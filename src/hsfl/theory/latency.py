@@ -59,11 +59,11 @@ def arrival_latency(problem: Problem, cuts: npt.ArrayLike, clients: Sequence[int
 
     The forward passes of the tiers below, T^F, and what they send, T^A.
     """
-    M, slowness = problem.system.num_tiers, problem.system.slowness
+    M, top, slowness = problem.system.num_tiers, len(problem.system.tree) - 1, problem.system.slowness
     chosen = slowness if clients is None else slowness[:, clients]
     forward = cumulative(problem.batch_size * problem.profile.forward_flops)[edges(cuts, problem.num_layers)]
-    up = demands(problem, cuts)[M : 2 * M - 1]
-    arrival: FloatArray = np.diff(forward)[:-1] @ chosen[: M - 1] + up @ chosen[M : 2 * M - 1]
+    up = demands(problem, cuts)[M : M + top]
+    arrival: FloatArray = np.diff(forward)[:top] @ chosen[:top] + up @ chosen[M : M + top]
     return arrival
 
 
@@ -164,9 +164,15 @@ def averaged_bits(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
 
 
 def client_memory(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
-    """Bits each tier holds for one client: (..., M), the sum in C5, held for each that takes part."""
+    """Bits each tier holds for one client: (..., M), the sum in C5, held for each that takes part.
+
+    Devices that are the last tier, too, hold what both tiers do: in the place of either.
+    """
     at, tier = edges(cuts, problem.num_layers), np.arange(problem.system.num_tiers)
     total: FloatArray = problem.client_memory_bits[tier, at[..., 1:]] - problem.client_memory_bits[tier, at[..., :-1]]
+    if problem.system.returns:
+        total[..., 0] += total[..., -1]
+        total[..., -1] = total[..., 0]
     return total
 
 

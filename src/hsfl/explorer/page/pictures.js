@@ -87,7 +87,7 @@ export function drawTiers(place, shown, setInterval_) {
 
 export function drawMemory(place, shown) {
   const most = Math.max(...shown.tiers.map((tier) => tier.memory_bits)) || 1;
-  fill(place, [...shown.tiers].reverse().map((tier) => {
+  fill(place, shown.tiers.filter((tier) => tier.memory).reverse().map((tier) => { // a tail is counted with its devices
     const limited = tier.memory_share !== null, share = limited ? tier.memory_share : tier.memory_bits / most;
     const over = limited && share >= 1;
     const text = limited ? `${tier.memory} of ${tier.memory_limit}` : `${tier.memory}, no limit`;
