@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hsfl.errors import HsflError, InfeasibleError, ScenarioError
 from hsfl.planner.baselines import Comparison, alternatives
 from hsfl.planner.result import Evaluation, PlanResult, evaluate_plan
-from hsfl.planner.solve import best_at, check_order, solve, solve_with_step, with_best_codes
+from hsfl.planner.solve import best_at, check_order, completed, solve, solve_with_step
 from hsfl.problem.plan import Plan, make_plan
 from hsfl.runs.profiling import profile_model
 from hsfl.scenario.reading import read_scenario
@@ -109,7 +109,7 @@ def evaluate(
         if intervals is None:
             return evaluate_plan(problem, best_at(problem, chosen.cuts))
         check_order(problem.system, chosen.intervals)
-        chosen = with_best_codes(problem, chosen)
+        chosen = completed(problem, chosen)
         return evaluate_plan(problem, chosen)
 
 

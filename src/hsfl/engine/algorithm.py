@@ -244,7 +244,7 @@ class Algorithm:
             if current is None:
                 raise
             plan, kept = current, str(error)
-        problem = problem.with_codes(plan)
+        problem = problem.as_planned(plan)
         self.problem = _near(problem, plan)
         if current is not None and plan.cuts != current.cuts:
             self.clock.move(current.cuts, plan.cuts, self.schedule.holders())
@@ -334,7 +334,7 @@ class Algorithm:
         self.guard.restore(state.guard)
         self.problem = replace(self.task.problem, constants=recorded_constants(state.constants))
         if self.schedule.plan is not None:
-            self.problem = self.problem.with_codes(self.schedule.plan)
+            self.problem = self.problem.as_planned(self.schedule.plan)
             self._recode()
 
 

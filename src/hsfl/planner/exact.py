@@ -36,6 +36,7 @@ from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import IntArray
 from hsfl.theory.convergence import quadratic
+from hsfl.theory.latency import columns
 
 #: Up to this many (cut vector, client) pairs are tabulated; beyond, branch and bound.
 TABLE_LIMIT = 20_000_000
@@ -116,10 +117,10 @@ class ExactSolver:
         self._segments, self._plan_codes = self.terms.segments, plan_codes and problem.system.plans_codes
         system, self._cohorts = problem.system, None
         if system.sampled:
-            self._cohorts = MeanClients(system.slowness, system.slowest_chances)
+            self._cohorts = MeanClients(problem)
             slowness, clients = self._cohorts.slowness, _COHORTS_AS_CLIENTS
         else:
-            slowness = system.slowness[:, slowest_clients(system.slowness)]
+            slowness = columns(problem, system.slowness[:, slowest_clients(system.slowness)])
             clients = slowness.shape[1]
         self._options = Options.from_problem(problem, slowness, plan_codes=plan_codes)
         self._deadline = time.perf_counter() + time_limit_s

@@ -22,6 +22,8 @@ class Plan:
     intervals: tuple[int, ...]
     codes: tuple[LinkCodes, ...] | None = None
     """The codes of every tier's links; None where no code is planned, and the machines' own are in force."""
+    micro_batches: int | None = None
+    """k: the mini-batches of every client in a round; None where that is not planned."""
 
     def code_names(self) -> list[dict[str, str]] | None:
         """The codes as a record names them: by link, for every tier."""

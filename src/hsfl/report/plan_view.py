@@ -112,7 +112,7 @@ def _choice(e: Evaluation) -> dict[str, str]:
 
 
 def _tiers(problem: Problem, e: Evaluation) -> list[dict[str, Any]]:
-    problem, found = problem.with_codes(e.plan), []
+    problem, found = problem.as_planned(e.plan), []
     for m, layers in enumerate(tier_layers(e.plan.cuts, problem.num_layers)):
         tier = problem.system.tiers[m]
         averaged = tier.entities > 1 and len(layers) > 0

@@ -62,7 +62,7 @@ def plan_report(problem: Problem, result: PlanResult, caveat: str | None = None)
 
 
 def _tier_table(problem: Problem, evaluation: Evaluation) -> Grid:
-    problem, rows = problem.with_codes(evaluation.plan), []
+    problem, rows = problem.as_planned(evaluation.plan), []
     for m, layers in enumerate(tier_layers(evaluation.plan.cuts, problem.num_layers)):
         tier = problem.system.tiers[m]
         averaged, limit = tier.entities > 1 and len(layers) > 0, float(tier.memory_bits.min())

@@ -306,7 +306,8 @@ class Scenario:
         """Fill in epsilon, as given or by the rounds that full synchronisation would need with these constants.
 
         These rounds are at the given learning rate, or at 1/smoothness where that is less: above it the bound ends. All
-        clients take part in them, so that plans for cohorts of any size have one target.
+        clients take part in them, with one mini-batch each, so that plans for cohorts of any size, and for any number
+        of mini-batches, have one target.
         """
         spec = self.spec.convergence
         if problem.constants.by_loss:
@@ -323,7 +324,7 @@ class Scenario:
             if spec.slack is not None:
                 raise ScenarioError(f"{self.source}: convergence.slack = {spec.slack}: only with rounds; remove it")
             return replace(problem, constants=replace(problem.constants, target=spec.target))
-        everyone = replace(problem, system=replace(problem.system, cohort=None))
+        everyone = replace(problem, system=replace(problem.system, cohort=None), micro_batches=1)
         valid = everyone.with_step(min(problem.step, 1 / problem.constants.smoothness))
         target = target_after(valid, spec.rounds, spec.slack or 0.0)
         return replace(problem, constants=replace(problem.constants, target=target))
