@@ -10,9 +10,12 @@ from hsfl.engine.losses import LOSSES, METRICS, Loss, Metric, accuracy
 from hsfl.engine.step_schedule import StepSchedule, cosine, steps, warmed_up
 from hsfl.errors import ScenarioError
 from hsfl.factory import Factory
+from hsfl.problem.problem import Problem
+from hsfl.problem.strategy import Strategy
 from hsfl.runs.stopping import horizon
 from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.strategy_sections import StoppingSection
+from hsfl.strategies import Named
 
 #: What metrics of one's own may not be called: it is there already.
 _TAKEN = ("loss", "test_loss")
@@ -102,6 +105,22 @@ def step_schedule(scenario: Scenario) -> StepSchedule | None:
     elif training.schedule != "constant":
         schedule = _own(scenario, "training.schedule", training.schedule)
     return warmed_up(schedule or (lambda round_: 1.0), warmup) if warmup else schedule
+
+
+def check_micro_batches(problem: Problem, strategy: Strategy, *, machines: bool) -> None:
+    """ScenarioError where rounds cannot have so many mini-batches, or their number cannot be planned."""
+    planned = problem.micro_batch_choices is not None
+    if machines and (planned or problem.micro_batches > 1):
+        number = '"auto"' if planned else problem.micro_batches
+        raise ScenarioError(
+            f"training.micro_batches = {number}: machines train on one mini-batch in a round; remove it, or simulate "
+            "it with hsfl train"
+        )
+    if planned and problem.constants.by_loss and isinstance(strategy, Named):
+        raise ScenarioError(
+            'training.micro_batches: it cannot be planned with strategy.drift = "energy", which does not weigh the '
+            'noise of gradients; give a number, or strategy.drift = "refined"'
+        )
 
 
 def _own(scenario: Scenario, field: str, spec: str) -> Callable[..., Any]:

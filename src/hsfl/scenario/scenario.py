@@ -202,6 +202,8 @@ class Scenario:
             seed=self.spec.seed,
             average_optimizer=training.average_optimizer,
             averaging=training.averaging,
+            micro_batches=training.fewest_micro_batches,
+            micro_batch_choices=training.micro_batch_choices,
         )
 
     def _check_averaging(self) -> None:

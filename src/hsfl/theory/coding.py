@@ -33,8 +33,8 @@ USUAL_NOISE = (0.045, 0.012)
 def crossing_noise(problem: Problem, link: str, code: Code) -> FloatArray:
     """(L,): what a code takes of the margin on the link ("up" or "down") over the cut after each layer.
 
-    beta gamma / (N k) times the variance it adds; with `loss_target`, of which the noise of mini-batches is no part, and
-    which takes beta for 1/gamma, 1 / (N k).
+    beta gamma / (N k) times the variance it adds; with `loss_target`, of which the noise of mini-batches is no part,
+    and which takes beta for 1/gamma, 1 / (N k).
     """
     constants = problem.constants
     if constants.coding_noise is None:
