@@ -162,7 +162,8 @@ def backend(
     targets, for every sample; default cross entropy), `metrics` (the same by name, for evaluations), `weights`
     (what every client counts, such as its number of samples), `averaging` ("plain", "corrected", "fedprox", "fedavgm",
     "fedadam" and the like, or a rule of `hsfl.engine.averaging`), `codes` (how links write what they carry: "int8" for
-    all of them, or for each tier a name or a table such as ``{"up": "int4", "down": "int8"}``), `dtype`, `device`,
+    all of them, or for each tier a name or a table such as ``{"up": "int4", "down": "int8"}``), `micro_batches` (how
+    many mini-batches of every client a round has, one after the other in what `step` is given), `dtype`, `device`,
     `precision` ("fp32", "tf32", "bf16"), `seed` (of dropout), `capture` (False: no CUDA graphs) and `data` (what
     `train_round` trains on). Tiers, entities, clients and layers count from 0 here. Needs torch.
     """

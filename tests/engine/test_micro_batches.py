@@ -46,7 +46,7 @@ HOSTS = [[0, 1, 2, 3], [0, 0, 1, 1], [0, 0, 0, 0]]
 def test_stacked_equals_reference(
     seed: int, count: int, model: tuple[str, float], optimizer: str, rest: dict[str, Any], tmp_path
 ) -> None:
-    """Random trees, cuts that move, clipped steps, through files, and with other numbers of mini-batches, in float64."""
+    """Random trees, cuts that move, clipped steps, through files, and other numbers of mini-batches, in float64."""
     tree, rest = RandomTree(seed), dict(rest)
     if rest.pop("weighted", False):
         rest["weights"] = [1 + n**2 for n in range(tree.clients)]

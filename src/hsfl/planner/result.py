@@ -67,7 +67,7 @@ class Evaluation:
     def in_short(self) -> str:
         """The plan and its time, in a few words."""
         time = format_seconds(self.objective_s) if self.rounds is not None else "target missed"
-        count = "" if self.plan.micro_batches is None else f", {self.plan.micro_batches} micro-batches"
+        count = "" if self.plan.micro_batches is None else f", micro_batches {self.plan.micro_batches}"
         return f"cuts {list(self.plan.cuts)}, intervals {list(self.plan.intervals)}{count}, {time}"
 
     @property
@@ -192,7 +192,7 @@ class PlanResult:
             ("time to target", f"{format_seconds(e.total_latency_s)} ({never})"),
             ("cuts", ", ".join(map(str, self.cuts))),
             ("intervals", ", ".join("never" if i >= NEVER else str(i) for i in self.intervals)),
-            *([] if e.plan.micro_batches is None else [("micro-batches", str(e.plan.micro_batches))]),
+            *([] if e.plan.micro_batches is None else [("mini-batches a round", str(e.plan.micro_batches))]),
             ("learning rate", f"{e.learning_rate:.4g}"),
             ("target", f"mean squared gradient norm {e.target:.4g}"),
             ("round without averages", format_seconds(e.split_latency_s)),

@@ -28,7 +28,7 @@ from hsfl.report.plan_words import (
     slowest_text,
     system_text,
 )
-from hsfl.report.words import codes_text, counted, finite, numbers
+from hsfl.report.words import codes_text, counted, each_round, finite, numbers
 
 #: More cut vectors are shown cut by cut.
 _SHOWN = 5_000
@@ -108,7 +108,8 @@ def sweep_view(
 
 def _choice(e: Evaluation) -> dict[str, str]:
     time = format_seconds(e.total_latency_s) if e.reaches_target else "target missed"
-    return {"time": time, "cuts": numbers(e.plan.cuts), "intervals": numbers(e.plan.intervals)}
+    intervals = numbers(e.plan.intervals) + each_round(e.plan.micro_batches)
+    return {"time": time, "cuts": numbers(e.plan.cuts), "intervals": intervals}
 
 
 def _tiers(problem: Problem, e: Evaluation) -> list[dict[str, Any]]:

@@ -15,7 +15,6 @@ from hsfl.problem.strategy import Strategy
 from hsfl.runs.stopping import horizon
 from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.strategy_sections import StoppingSection
-from hsfl.strategies import Named
 
 #: What metrics of one's own may not be called: it is there already.
 _TAKEN = ("loss", "test_loss")
@@ -116,7 +115,7 @@ def check_micro_batches(problem: Problem, strategy: Strategy, *, machines: bool)
             f"training.micro_batches = {number}: machines train on one mini-batch in a round; remove it, or simulate "
             "it with hsfl train"
         )
-    if planned and problem.constants.by_loss and isinstance(strategy, Named):
+    if problem.constants.by_loss and getattr(strategy, "plans_micro_batches", False):
         raise ScenarioError(
             'training.micro_batches: it cannot be planned with strategy.drift = "energy", which does not weigh the '
             'noise of gradients; give a number, or strategy.drift = "refined"'
