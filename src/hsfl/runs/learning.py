@@ -10,11 +10,11 @@ from hsfl.engine.losses import LOSSES, METRICS, Loss, Metric, accuracy
 from hsfl.engine.step_schedule import StepSchedule, cosine, steps, warmed_up
 from hsfl.errors import ScenarioError
 from hsfl.factory import Factory
-from hsfl.problem.problem import Problem
 from hsfl.problem.strategy import Strategy
 from hsfl.runs.stopping import horizon
 from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.strategy_sections import StoppingSection
+from hsfl.scenario.toml_format import toml_value
 
 #: What metrics of one's own may not be called: it is there already.
 _TAKEN = ("loss", "test_loss")
@@ -106,19 +106,18 @@ def step_schedule(scenario: Scenario) -> StepSchedule | None:
     return warmed_up(schedule or (lambda round_: 1.0), warmup) if warmup else schedule
 
 
-def check_micro_batches(problem: Problem, strategy: Strategy, *, machines: bool) -> None:
+def check_micro_batches(scenario: Scenario, strategy: Strategy, *, machines: bool) -> None:
     """ScenarioError where rounds cannot have so many mini-batches, or their number cannot be planned."""
-    planned = problem.micro_batch_choices is not None
-    if machines and (planned or problem.micro_batches > 1):
-        number = '"auto"' if planned else problem.micro_batches
+    problem, given = scenario.training_problem, toml_value(scenario.spec.training.micro_batches)
+    if machines and (problem.micro_batch_choices is not None or problem.micro_batches > 1):
         raise ScenarioError(
-            f"training.micro_batches = {number}: machines train on one mini-batch in a round; remove it, or simulate "
-            "it with hsfl train"
+            f"training.micro_batches = {given}: machines train on one mini-batch in a round; remove it, or simulate it "
+            "with hsfl train"
         )
     if problem.constants.by_loss and getattr(strategy, "plans_micro_batches", False):
         raise ScenarioError(
-            'training.micro_batches: it cannot be planned with strategy.drift = "energy", which does not weigh the '
-            'noise of gradients; give a number, or strategy.drift = "refined"'
+            f'training.micro_batches = {given}: it cannot be planned with strategy.drift = "energy", which does not '
+            'weigh the noise of gradients; give a number, or strategy.drift = "refined"'
         )
 
 

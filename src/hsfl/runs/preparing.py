@@ -98,7 +98,7 @@ def prepare(
         machines = backend.data_elsewhere
         check_place(scenario, processes=1 if processes is None else processes.size, machines=machines)
         participation = None if machines else participation_of(scenario)
-        check_micro_batches(problem, strategy, machines=machines)
+        check_micro_batches(scenario, strategy, machines=machines)
         if strategy.needs_constants and scenario.caveat is not None:
             warnings.warn(scenario.caveat, stacklevel=2)
         if strategy.needs_constants and spec.strategy.constants == "measured":
