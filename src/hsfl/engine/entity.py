@@ -204,32 +204,32 @@ class Entity:
         found = by_sample(loss, outputs, targets, self.dtype).mean()
         return found.detach(), gradients(found, wanted)
 
-    def backward(self, client: int, given: Tensors) -> torch.Tensor | None:
-        """Add the gradients of the layers up for the step; the gradient of what was received, to be sent down.
+    def backward(self, client: int, given: Tensors, *, more: bool = False) -> torch.Tensor | None:
+        """Keep the gradients of the layers for the step; the gradient of what was received, to be sent down.
 
-        `given` are those of what was computed: of what was sent up, one.
+        `given` are those of what was computed: of what was sent up, one. `more`: they are added to those that are kept.
         """
         received, computed = self._passes.pop(client)
         weights = self.trained()
         if computed is received:  # no layer is here
-            self._add(client, [])
+            self._keep(client, [], more)
             return None if self.lowest else given[0]
         pairs = zip((x for x in tensors(computed) if x.is_floating_point()), given, strict=True)
         sent = [(x, gradient.to(x.dtype)) for x, gradient in pairs if x.requires_grad]
         if not sent:  # nothing to train, here or below
-            self._add(client, [torch.zeros_like(w) for w in weights])
+            self._keep(client, [torch.zeros_like(w) for w in weights], more)
             return None if self.lowest else torch.zeros_like(received)
         wanted = received.requires_grad
         own = [*weights, received] if wanted else weights
         found = list(torch.autograd.grad([x for x, _ in sent], own, [g for _, g in sent], allow_unused=True))
         filled = [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, own, strict=True)]
         passed = filled.pop() if wanted else None
-        self._add(client, filled)
+        self._keep(client, filled, more)
         return passed
 
-    def _add(self, client: int, found: Tensors) -> None:
-        before = self._gradients.get(client)
-        self._gradients[client] = found if before is None else [a + b for a, b in zip(before, found, strict=True)]
+    def _keep(self, client: int, found: Tensors, more: bool) -> None:
+        pairs = zip(self._gradients[client], found, strict=True) if more else ()
+        self._gradients[client] = [a + b for a, b in pairs] if more else found
 
     @property
     def computed(self) -> set[int]:

@@ -75,7 +75,7 @@ class ReferenceBackend(EntityBackend):
             for m in range(self.num_tiers - 1, -1, -1):
                 for entity, own in present[m]:
                     for n in own:
-                        passed = entity.backward(n, gradients[n])
+                        passed = entity.backward(n, gradients[n], more=number > 0)
                         if passed is not None:
                             gradients[n] = [self.links[m - 1].down.passed(passed)]
         for entity, _ in (pair for tier in present for pair in tier):

@@ -160,16 +160,11 @@ class StackedRounds(Backend, ABC):
         if self._sum is not None:
             self._sum.begin()
         total, each = Accumulated(count), []
-        for i, (x, y) in enumerate(zip(inputs.chunk(count, 1), targets.chunk(count, 1), strict=True)):
+        for i, batch in enumerate(zip(inputs.chunk(count, 1), targets.chunk(count, 1), strict=True)):
             if len(self._sites):
                 party.keys.copy_(client_keys(self._seed, moment(round_, i), self._sites, party.clients))
-            passes = self._forward(party, x, lanes)
-            outputs, wanted = leaves(joined([one.sent for one in passes[-1]]))
-            found = by_sample(self.loss, outputs, y.flatten(0, 1), self.dtype)
-            mean = found.view(len(x), -1).mean(1)  # each client's
-            waiting = self._backward(party, passes, gradients(mean.sum(), wanted), lanes, total)
-            total.seen += 1
-            each.append(mean.detach())
+            found, waiting = self._mini_batch(party, *batch, lanes, total)
+            each.append(found)
         losses = each[0] if count == 1 else torch.stack(each).mean(0)
         if self._sum is None:
             return losses if party.back is None else losses[party.back]
@@ -178,6 +173,18 @@ class StackedRounds(Backend, ABC):
             for entity in waiting:
                 self._update(entity, entity.summed, self._clock.float())
         return losses
+
+    def _mini_batch(
+        self, party: Party, inputs: torch.Tensor, targets: torch.Tensor, lanes: Lanes, total: Accumulated
+    ) -> tuple[torch.Tensor, list[EntityStep]]:
+        """Forward and backward; with the last one entities step, but for those handed back. The losses, first."""
+        passes = self._forward(party, inputs, lanes)
+        outputs, wanted = leaves(joined([one.sent for one in passes[-1]]))
+        found = by_sample(self.loss, outputs, targets.flatten(0, 1), self.dtype)
+        losses = found.view(len(inputs), -1).mean(1)  # each client's
+        waiting = self._backward(party, passes, gradients(losses.sum(), wanted), lanes, total)
+        total.seen += 1
+        return losses.detach(), waiting
 
     def _forward(self, party: Party, inputs: torch.Tensor, lanes: Lanes) -> list[list[Pass]]:
         """Tier by tier, every entity on the samples of all its clients."""

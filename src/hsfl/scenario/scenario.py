@@ -59,7 +59,8 @@ class Scenario:
             for tier in self.raw["tiers"]
         ]
         training = self.spec.training
-        note = f"Model {self._model}; batch {training.batch_size}, learning rate {training.learning_rate:g}."
+        several = "" if training.micro_batches == 1 else f" × {toml_value(training.micro_batches)}"
+        note = f"Model {self._model}; batch {training.batch_size}{several}, learning rate {training.learning_rate:g}."
         title = f"{self.name}: {self.spec.description}" if self.spec.description else self.name
         return table(title, rows, ["tier", *(field.replace("_", " ") for field in used)], note)
 
