@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 
 from hsfl.errors import InfeasibleError, ScenarioError
 from hsfl.planner.bcd import solve_bcd
-from hsfl.planner.exact import ExactSolver
+from hsfl.planner.exact import ExactSolver, Solution
+from hsfl.planner.micro_batches import best_of_all
 from hsfl.planner.result import evaluate_plan
 from hsfl.planner.solve import best_at, completed, solve, solve_with_step
 from hsfl.problem.plan import Plan
@@ -83,6 +85,30 @@ def test_against_exhaustive_search(kind: str) -> None:
         assert at.objective_s <= result.objective_s * (1 + 1e-11)
         chosen.add(least)
     assert len(chosen) > 1
+
+
+def test_numbers_that_cannot_be_best_are_not_tried() -> None:
+    """What they cannot get below is one more problem: a few solutions, and the same plan as of all sixteen."""
+    skipped = 0
+    for seed in range(10):
+        problem, allow_empty = problem_of(seed, "cohorts" if seed % 3 == 0 else "plain")
+        problem, asked = replace(problem, micro_batch_choices=tuple(range(1, 17))), []
+
+        def solved(one: Problem, asked: list[int] = asked, allow_empty: bool = allow_empty) -> Solution:
+            asked.append(one.micro_batches)
+            return ExactSolver(one, allow_empty_tiers=allow_empty).solve()
+
+        each = []
+        for k in problem.micro_batch_choices:
+            with contextlib.suppress(InfeasibleError):
+                each.append((solved(problem.with_micro_batches(k)).ratio, k))
+        asked.clear()
+        if each:
+            best = best_of_all(problem, solved)
+            assert (best.ratio, best.plan.micro_batches) == min(each)
+            assert best.lower_bound == pytest.approx(best.ratio, rel=1e-9)
+            skipped += max(asked) < 16
+    assert skipped > 3
 
 
 def test_bcd_with_a_given_number_never_beats_the_optimum() -> None:

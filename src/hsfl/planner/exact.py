@@ -54,6 +54,8 @@ class Solution:
     plan: Plan
     ratio: float
     lower_bound: float
+    step: float | None = None
+    """gamma, where it was chosen, too; ratio and bound are then those of the objective."""
 
     @property
     def proven(self) -> bool:

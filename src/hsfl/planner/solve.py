@@ -151,20 +151,18 @@ def solve_with_step(problem: Problem, *, allow_empty_tiers: bool = False, time_l
     except InfeasibleError:  # at the given rate; another one may do
         pass
     started = time.perf_counter()
-    steps: dict[int, float] = {}
     limit_s = time_limit_s / len(problem.micro_batch_choices or (1,))
 
     def with_step(one: Problem) -> Solution:
         solver = ExactSolver(one, allow_empty_tiers=allow_empty_tiers, time_limit_s=limit_s)
         found = optimize_step(solver, time_limit_s=limit_s)
-        steps[one.micro_batches] = found.step
         reached_s = evaluate_plan(one.with_step(found.step), found.plan).objective_s
-        return Solution(found.plan, reached_s, found.lower_bound_s)
+        return Solution(found.plan, reached_s, found.lower_bound_s, found.step)
 
     best = best_of_all(problem, with_step)
-    step = steps[best.plan.micro_batches or problem.micro_batches]
+    assert best.step is not None
     solve_ms = 1e3 * (time.perf_counter() - started)
-    evaluation = evaluate_plan(problem.with_step(step), best.plan)
+    evaluation = evaluate_plan(problem.with_step(best.step), best.plan)
     return replace(_result(problem, evaluation, best.lower_bound, solve_ms, allow_empty_tiers), given=given)
 
 

@@ -193,9 +193,11 @@ def slowest_round(problem: Problem, cuts: npt.ArrayLike) -> tuple[int, FloatArra
         total: FloatArray = np.sort(latency)[::-1] @ problem.system.slowest_chances
         client, slowest = int(np.abs(latency - total).argmin()), mean_slowest(problem, demand)
         return client, total, _parts(problem, demand * slowest)
-    client = int(latency.argmax())
-    alone = round_parts(problem, cuts, [client])
-    return client, latency[client], RoundParts(alone.compute_s[0], alone.uplink_s[0], alone.downlink_s[0])
+    client, count = int(latency.argmax()), problem.micro_batches
+    slowest = slowness[:, client]
+    if count > 1:
+        slowest = as_sums(demand, by_stage(slowness[:, [client]]), count)[:, 0]
+    return client, latency[client], _parts(problem, demand * slowest)
 
 
 def aggregation_latency(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
