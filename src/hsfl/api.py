@@ -93,8 +93,8 @@ def evaluate(
 ) -> Evaluation:
     """The numbers of a plan of your own: M-1 cuts (counts of layers) and M intervals (rounds).
 
-    Without intervals, those that are best for the cuts; so are codes and micro_batches that are left to plans. A plan that misses the target or the memories is evaluated all
-    the same and says so.
+    Without intervals, those that are best for the cuts; so are codes and mini-batches that are left to plans. A plan
+    that misses the target or the memories is evaluated all the same and says so.
     """
     scenario = _loaded(scenario)
     problem = scenario.problem
