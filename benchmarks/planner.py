@@ -215,7 +215,7 @@ def with_codes(repeats: int) -> list[str]:
                 t.codes.using({link: code for link, allowed in t.codes.planned if code in allowed})
                 for t in problem.system.tiers
             )
-            single.append(ExactSolver(problem.with_codes(Plan((), (), codes)), plan_codes=False).solve().ratio)
+            single.append(ExactSolver(problem.as_planned(Plan((), (), codes)), plan_codes=False).solve().ratio)
         lines.append(
             f"| {name} | **{planned / given:.1f}** | {1e3 * planned:.2f} ms | {solution.ratio / min(single):.4f} | "
             f"{_status(solution)} |"

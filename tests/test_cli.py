@@ -233,6 +233,23 @@ def test_code_is_that_of_every_tier_unless_set(command, small):
     assert read(command, "plan", small, "--code", "int8,bf16")["objective_s"] == among.objective_s
 
 
+def test_micro_batches_are_given_or_planned(command, small):
+    field = "training.micro_batches"
+    for text, value in (("3", 3), ("auto", "auto"), ("1,2", [1, 2])):
+        planned = hsfl.plan(hsfl.load_scenario(small, {field: value}))
+        found = read(command, "plan", small, "--micro-batches", text)
+        assert found["objective_s"] == planned.objective_s
+        assert found.get("micro_batches") == planned.plan.micro_batches
+        assert (value == 3) == (planned.plan.micro_batches is None)
+    assert "with 3 mini-batches in a pipeline" in said(command, "plan", small, "--micro-batches", "3")
+    assert "mini-batches" in said(command, "plan", small, "--sweep", f"{field}=1,auto")
+    assert "mini-batches" not in said(command, "plan", small, "--sweep", "training.batch_size=8,16")
+    ended = command("plan", small, "--micro-batches", "0")
+    assert ended.code == 2 and "training.micro_batches = 0: it should be a whole number from 1 on" in ended.err
+    ended = command("plan", small, "--micro-batches", "auto", "--method", "bcd")
+    assert ended.code != 0 and "it plans no training.micro_batches; give a number" in ended.err
+
+
 def test_allow_empty_tiers(command, tmp_path):
     """An edge much slower than the devices is best left to relay."""
     path = write(tmp_path, changed({"tiers.1.compute": "1 MFLOPS"}), "slow-edge.toml")
@@ -531,7 +548,17 @@ def test_help(command, args):
 
 def test_plan_help_names_every_option(command):
     text = command("plan", "--help").out
-    for option in ("method", "set", "allow-empty-tiers", "optimize-learning-rate", "compare", "sweep", "plot", "json"):
+    for option in (
+        "method",
+        "set",
+        "allow-empty-tiers",
+        "optimize-learning-rate",
+        "compare",
+        "sweep",
+        "plot",
+        "json",
+        "micro-batches",
+    ):
         assert f"--{option}" in text
     assert "--time-limit" in text
 

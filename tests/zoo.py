@@ -196,7 +196,7 @@ def exhaustive(problem: Problem, *, allow_empty_tiers: bool = False, longest: in
         return _exhaustive(problem, allow_empty_tiers, longest)
     best = None
     for codes in code_vectors(problem):
-        found = _exhaustive(problem.with_codes(Plan((), (), codes)), allow_empty_tiers, longest)
+        found = _exhaustive(problem.as_planned(Plan((), (), codes)), allow_empty_tiers, longest)
         if found is not None and (best is None or found.objective_s < best.objective_s):
             best = replace(found, codes=codes)
     return best

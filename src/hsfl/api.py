@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hsfl.errors import HsflError, InfeasibleError, ScenarioError
 from hsfl.planner.baselines import Comparison, alternatives
 from hsfl.planner.result import Evaluation, PlanResult, evaluate_plan
-from hsfl.planner.solve import best_at, check_order, solve, solve_with_step, with_best_codes
+from hsfl.planner.solve import best_at, check_order, completed, solve, solve_with_step
 from hsfl.problem.plan import Plan, make_plan
 from hsfl.runs.profiling import profile_model
 from hsfl.scenario.reading import read_scenario
@@ -91,10 +91,10 @@ def evaluate(
     *,
     allow_empty_tiers: bool = False,
 ) -> Evaluation:
-    """The numbers of a plan of your own: M-1 cuts (counts of layers) and M intervals (rounds), in the best codes.
+    """The numbers of a plan of your own: M-1 cuts (counts of layers) and M intervals (rounds).
 
-    Without intervals, those that are best for the cuts. A plan that misses the target or the memories is evaluated all
-    the same and says so.
+    Without intervals, those that are best for the cuts; so are codes and mini-batches that are left to plans. A plan
+    that misses the target or the memories is evaluated all the same and says so.
     """
     scenario = _loaded(scenario)
     problem = scenario.problem
@@ -110,7 +110,7 @@ def evaluate(
         if intervals is None:
             return evaluate_plan(problem, best_at(problem, chosen.cuts))
         check_order(problem.system, chosen.intervals)
-        chosen = with_best_codes(problem, chosen)
+        chosen = completed(problem, chosen)
         return evaluate_plan(problem, chosen)
 
 
@@ -164,9 +164,10 @@ def backend(
     same by name, for evaluations), `weights` (what every client counts, such as its number of samples), `averaging`
     ("plain", "corrected", "fedprox", "fedavgm", "fedadam" and the like, or a rule of `hsfl.engine.averaging`), `codes`
     (how links write what they carry: "int8" for all of them, or for each tier a name or a table such as ``{"up":
-    "int4", "down": "int8"}``), `dtype`, `device`, `precision` ("fp32", "tf32", "bf16"), `seed` (of dropout), `capture`
-    (False: no CUDA graphs) and `data` (what `train_round` trains on). Tiers, entities, clients and
-    layers count from 0 here. Needs torch.
+    "int4", "down": "int8"}``), `micro_batches` (how many mini-batches of every client a round has, one after the other
+    in what `step` is given), `dtype`, `device`, `precision` ("fp32", "tf32", "bf16"), `seed` (of dropout), `capture`
+    (False: no CUDA graphs) and `data` (what `train_round` trains on). Tiers, entities, clients and layers count from 0
+    here. Needs torch.
     """
     from hsfl.engine import BACKENDS
 

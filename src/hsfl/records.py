@@ -157,6 +157,8 @@ class PlanRecord(Record):
     intervals: list[Count]
     codes: list[dict[str, str]] | None = None
     """The code of every link of every tier, where they are planned."""
+    micro_batches: Count | None = None
+    """The mini-batches of every client in a round, where they are planned."""
     layers: Count
     forecast: ForecastRecord | None = None
     """A forecast as in metrics.jsonl, at the pace of this plan."""
@@ -263,6 +265,7 @@ class ScheduleRecord(Record):
     cuts: list[Count] | None
     intervals: list[Count] | None
     codes: list[dict[str, str]] | None = None
+    micro_batches: Count | None = None
     plan_round: Count
     interval_since: list[Count]
     averaged_at: list[Count]

@@ -86,6 +86,7 @@ def assert_same_files(both: list[StackedBackend], folder: Path) -> None:
         (8, {"model": ("none", 0.0), "optimizer": "sgd", "averaging": "fedadam", "codes": "int8"}),
         (10, {"model": ("batch", 0.0), "optimizer": "momentum", "averaging": "corrected", "weighted": True}),
         (101, {"model": ("batch", 0.0), "optimizer": "momentum", "averaging": "corrected", "weighted": True}),
+        (12, {"model": ("batch", 0.3), "optimizer": "momentum", "codes": "int8", "micro_batches": 2}),
     ],
 )
 def test_processes_give_the_numbers_of_one(

@@ -78,6 +78,27 @@ def test_a_cohort_is_planned_and_shown(name: str) -> None:
     assert "averaged less often than the devices" in view["own"]["error"]
 
 
+@pytest.mark.parametrize("count", ["4", "auto", "[2, 8]"])
+def test_several_mini_batches_are_planned_and_shown(count: str) -> None:
+    """The steps add up to the round, and what is drawn around the plan is drawn for its number."""
+    changes = {"training.micro_batches": count, "convergence.target": "0.15"}
+    view = page().plan(asked(changes=changes, own={"cuts": [4, 7]}), stays)
+    plan, field = view["plan"], next(f for f in view["fields"] if f["path"] == "training.micro_batches")
+    assert field["kind"] == "choice" and field["text"] == count and count in field["choices"]
+    assert sum(step["seconds"] for step in plan["steps"]) == pytest.approx(plan["round_s"])
+    assert min(s for s in view["landscape"]["seconds"] if s is not None) == pytest.approx(plan["objective_s"])
+    for curve in view["intervals"]:
+        at = curve["at"].index(plan["intervals"][curve["tier"]])
+        assert curve["seconds"][at] == pytest.approx(plan["objective_s"])
+    assert ("micro_batches" in plan) == (count != "4") and "mini-batches in a pipeline" in plan["client"]
+    assert view["own"]["slowdown"] >= 1
+    points = page().sweep(
+        SweepAsked(field="training.micro_batches", values=["1", "2", "auto"], changes={"convergence.target": "0.15"}),
+        stays,
+    )["points"]
+    assert points[2]["seconds"] <= min(point["seconds"] for point in points) and "a round" in points[2]["intervals"]
+
+
 def test_a_plan_by_hand_says_what_it_costs() -> None:
     own = page().plan(asked(own={"cuts": [3, 8], "intervals": [10, 5, 1]}), stays)["own"]
     mine, best = hsfl.evaluate("paper", (3, 8), (10, 5, 1)), hsfl.plan("paper")

@@ -141,7 +141,7 @@ def test_the_landscape_has_the_plan_as_its_lowest_point(code: str) -> None:
     assert landscape.seconds.min() == pytest.approx(result.objective_s, rel=1e-9)
     assert tuple(landscape.cuts[np.argmin(landscape.seconds)]) == result.cuts
     worst = int(np.argmax(np.where(np.isfinite(landscape.seconds), landscape.seconds, 0)))
-    there = ExactSolver(problem.with_codes(result.plan), plan_codes=False).solve(cuts=landscape.cuts[worst].tolist())
+    there = ExactSolver(problem.as_planned(result.plan), plan_codes=False).solve(cuts=landscape.cuts[worst].tolist())
     scale = 2 * problem.constants.initial_gap / problem.step
     assert landscape.seconds[worst] == pytest.approx(scale * there.ratio, rel=1e-9)
     for tier, at, seconds in over_intervals(problem, result.evaluation):

@@ -161,3 +161,9 @@ def test_the_plan_is_shown_with_its_tail(command) -> None:
     tiers = view["plan"]["tiers"]
     assert [tier["name"] for tier in tiers] == ["device", "edge", "cloud", "device tail"]
     assert len({tier["colour"] for tier in tiers}) == 4
+
+
+@pytest.mark.parametrize("several", [2, "auto", [1, 2]])
+def test_a_round_has_one_mini_batch(several: object) -> None:
+    with pytest.raises(ScenarioError, match=r'training\.micro_batches = .*: with labels = "devices" a round has one'):
+        hsfl.load_scenario("mnist-mini", {"training.labels": "devices", "training.micro_batches": several})

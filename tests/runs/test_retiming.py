@@ -39,6 +39,12 @@ KINDS = {
     "RMA+AMS": {"strategy.name": "RMA+AMS"},
     "PSL": {"strategy.name": "PSL", "strategy.cuts": [1, 3]},
     "fixed": FIXED,
+    "several mini-batches": FIXED | {"training.micro_batches": 3},
+    "planned mini-batches": {
+        "training.micro_batches": [1, 3],
+        "strategy.drift": "refined",
+        "convergence.rounds": 10**5,
+    },
     "cohorts": FIXED | {"participation.cohort": 2, "participation.dropout": 0.2},
     "a cohort for every round": FIXED | {"participation.cohort": 3, "participation.redraw": "round"},
 }

@@ -186,7 +186,7 @@ def coded(problem: Problem) -> Problem:
     codes = (LinkCodes(int4, int8, int4), LinkCodes(down=int4, average=int8), LinkCodes())
     noise = of_all_codes(np.array([[3.0, 6.0, 9.0], [1.5, 3.0, 4.5]]))
     known = replace(problem, constants=replace(problem.constants, coding_noise=noise))
-    return known.with_codes(Plan(CUTS, INTERVALS, codes))
+    return known.as_planned(Plan(CUTS, INTERVALS, codes))
 
 
 def test_noise_of_codes(problem: Problem) -> None:

@@ -101,8 +101,8 @@ def test_machines_are_shared_by_those_who_take_part(seed: int) -> None:
 @settings(max_examples=30, deadline=None)
 def test_a_mean_client_is_never_slower_than_the_slowest_is_expected_to_be(seed: int) -> None:
     problem, cuts = any_problem(seed)
-    system, every = problem.system, cut_vectors(problem, False)
-    column = mean_slowest(demands(problem, cuts), system.slowness, system.slowest_chances)
+    every = cut_vectors(problem, False)
+    column = mean_slowest(problem, demands(problem, cuts))
     assert demands(problem, cuts) @ column == pytest.approx(float(split_latency(problem, cuts)), rel=1e-12)
     assert (demands(problem, every) @ column <= split_latency(problem, every) * (1 + 1e-12)).all()
 

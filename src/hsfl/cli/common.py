@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,6 +52,15 @@ CodeOption = Annotated[
     typer.Option(
         help="How every link writes what it carries: fp32, bf16, int8 or int4, or auto: as planned, or, as in "
         "int8,int4, planned among these (tiers.TIER.code of all tiers)."
+    ),
+]
+MicroBatchesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--micro-batches",
+        metavar="K",
+        help="Mini-batches of every client in a round, pipelined through the tiers: a number, auto: as planned, or, as "
+        "in 1,2,4, planned among these.",
     ),
 ]
 DebugOption = Annotated[
@@ -122,10 +131,17 @@ class _Printable:
 
 def overridden(given: Mapping[str, Any], code: str | None, set_: list[str] | None) -> dict[str, Any]:
     """The fields that options replace: those that are given, --code, and --set, which goes last."""
-    codes = [one.strip() for one in code.split(",")] if code and "," in code else code
+    codes = listed(code)
     fields = {**given, f"tiers.{EVERY}.code": codes}
     found = {field: value for field, value in fields.items() if value is not None}
     return found | dict(assignment(text, "--set") for text in set_ or [])
+
+
+def listed(text: str | None, read: Callable[[str], Any] = str) -> Any:
+    """What is read, or a list of that where there are commas."""
+    if text is None or "," not in text:
+        return None if text is None else read(text)
+    return [read(one.strip()) for one in text.split(",")]
 
 
 def assignment(text: str, option: str) -> tuple[str, Any]:

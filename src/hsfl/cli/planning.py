@@ -13,9 +13,11 @@ from hsfl.cli.common import (
     AveragingOption,
     CodeOption,
     DebugOption,
+    MicroBatchesOption,
     ScenarioArgument,
     SetOption,
     app,
+    listed,
     overridden,
     show,
     usable,
@@ -42,6 +44,7 @@ def plan(
     scenario: ScenarioArgument,
     method: Annotated[str, typer.Option(help="exact: the proven optimum; bcd: the paper's Algorithm 2.")] = "exact",
     averaging: AveragingOption = None,
+    micro_batches: MicroBatchesOption = None,
     code: CodeOption = None,
     set_: SetOption = None,
     allow_empty_tiers: Annotated[
@@ -71,7 +74,7 @@ def plan(
     debug: DebugOption = False,
 ) -> None:
     """Find the best cuts and intervals for a scenario."""
-    fields = {} if averaging is None else {"training.averaging": averaging}
+    fields = {"training.averaging": averaging, "training.micro_batches": listed(micro_batches, toml_or_text)}
     loaded = api.load_scenario(scenario, overridden(fields, code, set_))
     options = {
         "method": method,

@@ -16,9 +16,11 @@ from hsfl.cli.common import (
     AveragingOption,
     CodeOption,
     DebugOption,
+    MicroBatchesOption,
     ScenarioArgument,
     SetOption,
     app,
+    listed,
     overridden,
     say,
     show,
@@ -30,6 +32,7 @@ from hsfl.cli.trust import TrustOption
 from hsfl.errors import HsflError
 from hsfl.runs.processes import follows, says_it
 from hsfl.runs.profiling import profile_model
+from hsfl.scenario.toml_format import toml_or_text
 
 if TYPE_CHECKING:
     from hsfl.runs.callback import Callback
@@ -101,6 +104,7 @@ def train(
         typer.Option(metavar="5,6,1", help="With --strategy fixed or HSFL: rounds between averages, per tier."),
     ] = None,
     averaging: AveragingOption = None,
+    micro_batches: MicroBatchesOption = None,
     backend: Annotated[str | None, typer.Option(help="stacked (fast) or reference (reads like the paper).")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, tf32 (CUDA only) or bf16.")] = None,
@@ -128,6 +132,7 @@ def train(
         "strategy.cuts": numbers(cuts, "--cuts"),
         "strategy.intervals": numbers(intervals, "--intervals"),
         "training.averaging": averaging,
+        "training.micro_batches": listed(micro_batches, toml_or_text),
         "execution.backend": backend,
         "execution.device": device,
         "execution.precision": precision,

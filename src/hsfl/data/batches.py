@@ -22,9 +22,9 @@ class Sampler:
     """Mini-batches without a state: a client's batch in a round follows from the seed, the client and the round.
 
     Client n has an endless stream of samples, one shuffle of its own samples after the other, and round t takes the
-    stream's samples from t b to (t + 1) b. So nothing needs to be saved to resume training, and it does not matter how
-    rounds are grouped or what other clients there are. A page of the stream holds a whole number of shuffles and comes
-    from one generator, which is seeded by (seed, n, page).
+    stream's samples from t b to (t + 1) b; with k mini-batches in a round, from t k b to (t + 1) k b. So nothing needs
+    to be saved to resume training, and it does not matter how rounds are grouped or what other clients there are. A
+    page of the stream holds a whole number of shuffles and comes from one generator, seeded by (seed, n, page).
     """
 
     def __init__(self, parts: Sequence[Indices], batch_size: int, seed: int, augment: Sequence[str] = ()) -> None:
@@ -37,21 +37,24 @@ class Sampler:
         self._parts, self._seed = parts, seed
         self._last: dict[int, tuple[int, Indices, Codes]] = {}
 
-    def draw(self, first_round: int, count: int, clients: Sequence[int] | None = None) -> Indices:
-        """The batches of `count` rounds, (count, clients, batch_size, K), of some clients or all.
+    def draw(
+        self, first_round: int, count: int, clients: Sequence[int] | None = None, micro_batches: int = 1
+    ) -> Indices:
+        """The batches of `count` rounds, (count, clients, micro_batches * batch_size, K), of some clients or all.
 
         K is 1, the sample's index in the training set; with augmentation it is 4: index, downward and rightward offset
         of the window that a crop cuts out of the padded image (0..8, where 4 is no shift), and flip (0 or 1).
         """
-        chosen, size = range(len(self._parts)) if clients is None else clients, count * self.batch_size
+        chosen, each = range(len(self._parts)) if clients is None else clients, micro_batches * self.batch_size
+        size = count * each
         samples = np.zeros((len(chosen), size), dtype=np.int64)
         codes = np.zeros((len(chosen), size if self.augment else 0), dtype=np.uint8)
         self._last = {n: self._last[n] for n in chosen if n in self._last}  # who is not asked for is forgotten
         for i, client in enumerate(chosen):
             if len(part := np.asarray(self._parts[client], dtype=np.int64)):
-                self._fill(client, part, first_round * self.batch_size, samples[i], codes[i])
+                self._fill(client, part, first_round * each, samples[i], codes[i])
         draws = self._decode(samples, codes) if self.augment else samples[..., None]
-        return np.ascontiguousarray(draws.reshape(len(chosen), count, self.batch_size, -1).swapaxes(0, 1))
+        return np.ascontiguousarray(draws.reshape(len(chosen), count, each, -1).swapaxes(0, 1))
 
     def probe(self, round_: int, batches: int, clients: Sequence[int] | None = None) -> Indices:
         """Samples for measuring gradients in a round, (clients, batches, batch_size), that training does not depend on.

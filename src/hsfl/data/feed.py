@@ -44,9 +44,11 @@ class Feed:
             self._row = torch.arange(inputs.shape[2], device=device)
             self._column = torch.arange(inputs.shape[3], device=device)
 
-    def draws(self, first_round: int, count: int, clients: tuple[int, ...] | None = None) -> Tensor:
-        """(count, n, b, K) int64 on the device: what n clients, by default all, draw in some rounds."""
-        return torch.from_numpy(self.sampler.draw(first_round, count, clients)).to(self.device)
+    def draws(
+        self, first_round: int, count: int, clients: tuple[int, ...] | None = None, *, micro_batches: int = 1
+    ) -> Tensor:
+        """(count, n, k b, K) int64 on the device: what n clients, by default all, draw in some rounds."""
+        return torch.from_numpy(self.sampler.draw(first_round, count, clients, micro_batches)).to(self.device)
 
     def probe_draws(self, round_: int, batches: int, clients: tuple[int, ...] | None = None) -> Tensor:
         """(n, batches, b) int64 on the device: samples to measure gradients on."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hsfl.distributed.machines import Machines
 from hsfl.distributed.rates import Measured, work_of
 from hsfl.engine.clock import SimulatedClock, Some
-from hsfl.problem.codes import LinkCodes
+from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.system import System
@@ -55,8 +55,8 @@ class MeasuredClock:
     def bytes(self) -> dict[str, int]:
         return self._planned.bytes
 
-    def see(self, system: System, codes: Sequence[LinkCodes] | None = None) -> None:
-        self._planned.see(system, codes)
+    def see(self, system: System, plan: Plan | None = None) -> None:
+        self._planned.see(system, plan)
 
     def split(self, cuts: Sequence[int], rounds: int = 1, clients: Clients | None = None, least_s: float = 0.0) -> None:
         """Count a round or, if there was none, what measuring for a plan is charged."""

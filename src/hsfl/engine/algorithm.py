@@ -16,11 +16,10 @@ import torch
 from hsfl.engine.asking import corrected_gain, proposed
 from hsfl.engine.backend import Backend
 from hsfl.engine.clock import Clock, SimulatedClock
-from hsfl.engine.estimate import Estimate, record_constants, recorded_constants
+from hsfl.engine.estimate import Estimate, record_constants, recorded_constants, rounds_of_probe
 from hsfl.engine.guard import Guard
 from hsfl.engine.losses import mean_loss
 from hsfl.engine.participation import Participation
-from hsfl.engine.probe import rounds_of_coding
 from hsfl.engine.schedule import Average, Schedule
 from hsfl.errors import DivergedError, InfeasibleError
 from hsfl.problem.plan import Plan
@@ -33,15 +32,6 @@ from hsfl.theory.convergence import predicted_drift
 
 #: The fewest rounds before the second plan that is made by the loss: before training begins, little is known.
 FIRST_WAIT = 16
-
-
-def rounds_of_probe(problem: Problem, batches: int) -> int:
-    """How many rounds a measurement of the constants is charged as: a gradient each, and two more for the smoothness
-    on two of the mini-batches, which count like all of them; where codes are planned, those of a client for these."""
-    rounds = batches if problem.constants.by_loss else 2 * batches
-    if problem.system.plans_codes:
-        rounds += rounds_of_coding(problem.num_layers, problem.system.num_clients)
-    return rounds
 
 
 @dataclass(frozen=True)
@@ -134,8 +124,7 @@ class Algorithm:
 
     def _see(self) -> None:
         """The machines of the moment, in the codes of the plan."""
-        codes = None if self.schedule.plan is None else self.schedule.plan.codes
-        self.clock.see(self.task.conditions(self.round, self.clock.time_s), codes)
+        self.clock.see(self.task.conditions(self.round, self.clock.time_s), self.schedule.plan)
 
     def _round(self) -> _Pending:
         schedule, backend, clock, plan = self.schedule, self.backend, self.clock, self.schedule.plan
@@ -232,7 +221,7 @@ class Algorithm:
         measures = task.measure_constants and task.strategy.needs_constants
         problem = self._at(replace(task.problem, system=self.clock.problem.system))
         if current is not None:
-            problem = _near(problem, current)
+            problem = _near(problem.as_planned(current), current)
         if measures:
             problem = self._measured(problem, current)
         if task.strategy.needs_constants:
@@ -244,7 +233,7 @@ class Algorithm:
             if current is None:
                 raise
             plan, kept = current, str(error)
-        problem = problem.with_codes(plan)
+        problem = problem.as_planned(plan)
         self.problem = _near(problem, plan)
         if current is not None and plan.cuts != current.cuts:
             self.clock.move(current.cuts, plan.cuts, self.schedule.holders())
@@ -262,6 +251,7 @@ class Algorithm:
             cuts=list(plan.cuts),
             intervals=list(plan.intervals),
             codes=plan.code_names(),
+            micro_batches=plan.micro_batches,
             layers=problem.num_layers,
             constants=record_constants(problem.constants) if task.strategy.needs_constants else None,
             kept=kept,
@@ -271,7 +261,9 @@ class Algorithm:
         )
 
     def _recode(self) -> None:
-        """Let the backend use the codes of the plan, where they are planned."""
+        """Let the backend use the codes of the plan and its number of mini-batches, where they are planned."""
+        if self.problem.micro_batch_choices is not None:
+            self.backend.rebatch(self.problem.micro_batches)
         if self.problem.system.plans_codes:
             self.backend.recode([tier.codes for tier in self.problem.system.tiers])
 
@@ -293,6 +285,7 @@ class Algorithm:
             cuts=list(plan.cuts),
             intervals=list(plan.intervals),
             codes=plan.code_names(),
+            micro_batches=plan.micro_batches,
             layers=self.problem.num_layers,
             shortened=why,
         )
@@ -334,7 +327,7 @@ class Algorithm:
         self.guard.restore(state.guard)
         self.problem = replace(self.task.problem, constants=recorded_constants(state.constants))
         if self.schedule.plan is not None:
-            self.problem = self.problem.with_codes(self.schedule.plan)
+            self.problem = self.problem.as_planned(self.schedule.plan)
             self._recode()
 
 

@@ -31,6 +31,7 @@ def proposed(strategy: Strategy, problem: Problem, current: Plan | None, round_:
             entities=system.entities,
             num_layers=problem.num_layers,
             codes=_allowed(getattr(found, "codes", None), system),
+            micro_batches=_among(getattr(found, "micro_batches", None), problem),
             allow_empty_tiers=True,
             returns=system.returns,
         )
@@ -38,12 +39,19 @@ def proposed(strategy: Strategy, problem: Problem, current: Plan | None, round_:
         raise ScenarioError(f"strategy {name} proposed {found!r}; it must propose an hsfl.Plan") from None
     except ScenarioError as error:
         raise ScenarioError(f"strategy {name}: {error}") from None
-    if len(over := np.flatnonzero(~fits_memory(problem, plan.cuts))):
+    if len(over := np.flatnonzero(~fits_memory(problem.as_planned(plan), plan.cuts))):
         tier = system.tiers[int(over[0])].name
         raise InfeasibleError(
             f"strategy {name}: cuts {list(plan.cuts)} need more memory than tier {tier} has; choose other cuts"
         )
     return plan
+
+
+def _among(count: int | None, problem: Problem) -> int | None:
+    """The number of mini-batches of a proposed plan, if it is one to choose from."""
+    if count is not None and count not in (problem.micro_batch_choices or (problem.micro_batches,)):
+        raise ScenarioError(f"micro_batches {count!r} is none of those that training.micro_batches allows")
+    return None if problem.micro_batch_choices is None else count
 
 
 def _allowed(codes: object, system: System) -> tuple[LinkCodes, ...] | None:

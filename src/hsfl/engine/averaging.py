@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -262,3 +262,16 @@ def averaging_rule(given: str | AveragingRule, optimizer: Optimizer) -> Averagin
             raise ScenarioError(f"averaging {given!r}: it must be one of {', '.join(RULES)}, or an AveragingRule")
         given = RULES[given]()
     return given.serving(optimizer)
+
+
+def joined(layers: Iterable[Held]) -> Held:
+    """What a rule sees of several layers of an entity."""
+    parts = list(layers)
+    names = dict.fromkeys(name for part in parts for name in part.slots)
+    return Held(
+        [t for part in parts for t in part.weights],
+        [t for part in parts for t in part.buffers],
+        {name: [t for part in parts for t in part.slots[name]] for name in names},
+        [t for part in parts for t in part.last],
+        parts[0].round if parts else 0,
+    )

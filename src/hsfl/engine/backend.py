@@ -17,7 +17,14 @@ from torch import nn
 
 from hsfl.engine.attendance import Attendance, Shares, Sources
 from hsfl.engine.averaging import UNSENT, AveragingRule, averaging_rule
-from hsfl.engine.checks import checked_batch, checked_clients, checked_cuts, checked_dtype, checked_layers
+from hsfl.engine.checks import (
+    checked_batch,
+    checked_clients,
+    checked_count,
+    checked_cuts,
+    checked_dtype,
+    checked_layers,
+)
 from hsfl.engine.coded_averages import all_finite, check_unsent
 from hsfl.engine.entity import State, add_share
 from hsfl.engine.evaluating import Evaluating
@@ -58,6 +65,7 @@ class Backend(Evaluating, Holding):
         weights: Sequence[float] | None = None,
         averaging: str | AveragingRule = "plain",
         codes: str | Sequence[LinkCodes | GivenCodes] | None = None,
+        micro_batches: int = 1,
         dtype: torch.dtype | str = torch.float32,
         device: str | torch.device = "cpu",
         precision: str = "fp32",
@@ -72,7 +80,8 @@ class Backend(Evaluating, Holding):
         `metrics` is what evaluations count, by name (default: accuracy with cross entropy, else nothing but the loss).
         `averaging` is the rule of averages. `weights` is what every client counts, such as its number of samples
         (default: all the same). `codes` is how what crosses links is written: one code for all of them, or
-        for each tier what `tiers.TIER.code` of a scenario takes (default: as it is).
+        for each tier what `tiers.TIER.code` of a scenario takes (default: as it is). `micro_batches` is how many
+        mini-batches of every client a round has, whose gradients are accumulated.
         `precision` is that of products in float32: "tf32" matters on CUDA only. `seed` is dropout's. `capture` asks for
         a whole round as one CUDA graph, where the backend can (None: yes); elsewhere it is ignored. `cohort` are the
         clients that are enrolled at first, see `enrol` (default: all).
@@ -86,6 +95,7 @@ class Backend(Evaluating, Holding):
         self.links = links(codes, self.topology)
         self.coded = coded(self.links, self.topology)
         self.data, self.loss, self.seed, self.round = data, loss, int(seed), 0
+        self.micro_batches = checked_count(micro_batches)
         self.metrics = usual_metrics(loss) if metrics is None else dict(metrics)
         self.took_part: tuple[int, ...] = ()  # in the last round
         self.device, self.dtype, self.precision = torch.device(device), checked_dtype(dtype), precision
@@ -135,7 +145,8 @@ class Backend(Evaluating, Holding):
         """What clients who are enrolled, by default all of them, draw in this round."""
         self._draws = self._draws or Draws(self._data())
         enrolled = self.attendance.enrolled
-        return self._draws.of(self.round, self.attendance.cohort, enrolled if clients is None else clients)
+        present = enrolled if clients is None else clients
+        return self._draws.of(self.round, self.attendance.cohort, present, self.micro_batches)
 
     def _present(self, clients: Sequence[int] | None) -> Clients:
         enrolled = self.attendance.enrolled
@@ -149,9 +160,12 @@ class Backend(Evaluating, Holding):
         self.attendance.trained(present if self.counts_rounds else self.attendance.enrolled)
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """One round on a mini-batch of every client that is enrolled, (n, b, ...) and (n, b, ...): losses before it."""
+        """One round on a mini-batch of every client that is enrolled, (n, b, ...) and (n, b, ...): losses before it.
+
+        With several mini-batches (n, k b, ...) each, one after the other; a loss is then the mean of theirs.
+        """
         present = self.attendance.enrolled
-        checked_batch(inputs, targets, len(present))
+        checked_batch(inputs, targets, len(present), self.micro_batches)
         losses = self._round(inputs, targets, present)
         self._count(present)
         return losses
@@ -161,7 +175,7 @@ class Backend(Evaluating, Holding):
 
     @abstractmethod
     def _round(self, inputs: torch.Tensor, targets: torch.Tensor, clients: Clients) -> torch.Tensor:
-        """A round of these clients on a mini-batch of each, without counting it: their losses."""
+        """A round of these clients on the mini-batches of each, without counting it: their losses."""
 
     def average(self, tier: int) -> None:
         """Average a tier over the entities that took part since the average before, as the averaging rule says.
@@ -213,6 +227,10 @@ class Backend(Evaluating, Holding):
             raise HsflError("codes: whether averages are coded cannot change; let their code be planned from the start")
         before, self.links = self.links, found
         return found != before
+
+    def rebatch(self, micro_batches: int) -> None:
+        """Change how many mini-batches a round has."""
+        self.micro_batches = checked_count(micro_batches)
 
     @abstractmethod
     def _move(self, before: Sequence[int], sources: Mapping[int, Sources]) -> None:

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from hsfl.errors import HsflError
-from hsfl.problem.codes import LinkCodes
+from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem, cumulative
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.system import System
@@ -26,6 +26,7 @@ from hsfl.theory.latency import (
     aggregation_latency,
     arrival_latency,
     averaged_bits,
+    client_latency,
     demands,
     slowest_round,
     split_latency,
@@ -55,7 +56,7 @@ class Clock(Protocol):
 
     @property
     def bytes(self) -> dict[str, int]: ...
-    def see(self, system: System, codes: Sequence[LinkCodes] | None = None) -> None: ...
+    def see(self, system: System, plan: Plan | None = None) -> None: ...
     def split(
         self, cuts: Sequence[int], rounds: int = 1, clients: Clients | None = None, least_s: float = 0.0
     ) -> None: ...
@@ -91,7 +92,7 @@ class SimulatedClock:
             )
             for link in links:
                 self.bits.setdefault(f"{tier.name}.{link}", 0)
-        self._seen: tuple[System, Sequence[LinkCodes] | None] = self.problem.system, None
+        self._seen: tuple[System, object] = self.problem.system, None
         self._cuts: tuple[int, ...] | None = None
         self._costs: tuple[float, list[float]] = (0.0, [])
         self._slowest: tuple[Clients, float] = ((), 0.0)
@@ -102,11 +103,13 @@ class SimulatedClock:
         """What crossed every link, in whole bytes."""
         return {link: bits // 8 for link, bits in self.bits.items()}
 
-    def see(self, system: System, codes: Sequence[LinkCodes] | None = None) -> None:
-        """The machines as they are from now on, and the codes of the plan, where it has any."""
-        if system is not self._seen[0] or codes != self._seen[1]:
-            self._seen = system, codes
-            self.problem, self._cuts = replace(self.problem, system=system.with_codes(codes)), None
+    def see(self, system: System, plan: Plan | None = None) -> None:
+        """The machines as they are from now on, and the codes and mini-batches of the plan, where it has any."""
+        what = None if plan is None else (plan.codes, plan.micro_batches)
+        if system is not self._seen[0] or what != self._seen[1]:
+            self._seen, self._cuts = (system, what), None
+            self.problem = replace(self.problem, system=system)
+            self.problem = self.problem if plan is None else self.problem.as_planned(plan)
 
     def split(self, cuts: Sequence[int], rounds: int = 1, clients: Clients | None = None, least_s: float = 0.0) -> None:
         """Rounds of split training: T_S each, of some clients or all, and not less than `least_s`.
@@ -123,7 +126,7 @@ class SimulatedClock:
                 self._slowest = clients, float(split_latency(problem, cuts, slowness)) if clients else 0.0
             slowest_s = self._slowest[1]
         self._pass(rounds * max(slowest_s, least_s), "a round of split training")
-        samples = rounds * took_part * problem.batch_size
+        samples = rounds * took_part * problem.micro_batches * problem.batch_size
         below = problem.system.tree[:-1]
         for m, cut in enumerate(cuts):
             up, down = samples * problem.uplink_bits[m, cut - 1], samples * problem.downlink_bits[m, cut - 1]
@@ -185,8 +188,7 @@ class SimulatedClock:
 
     def round_s(self, cuts: Sequence[int]) -> FloatArray:
         """How long every client's round takes: T_n."""
-        found: FloatArray = demands(self.problem, cuts) @ self.problem.system.slowness
-        return found
+        return client_latency(self.problem, demands(self.problem, cuts), self.problem.system.slowness)
 
     def arrival_s(self, cuts: Sequence[int], clients: Clients) -> FloatArray:
         """How long it takes what clients send up to be at the top tier."""

@@ -1,7 +1,8 @@
 """One machine: the layers it holds, what it does with what it is sent, and its part in an average.
 
 An entity processes the mini-batches of its clients one by one, as they arrive, and steps once with the mean of their
-gradients. It knows nothing of the machines around it: what it returns is what it would send.
+gradients, of several of each client as of one. It knows nothing of the machines around it: what it returns is what it
+would send.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hsfl.engine.averaging import UNSENT, AveragingRule, Held, Tensors
+from hsfl.engine.averaging import UNSENT, AveragingRule, Held, Tensors, joined
 from hsfl.engine.coded_averages import send
 from hsfl.engine.links import Codec, CodedCut
 from hsfl.engine.losses import Loss, by_sample
@@ -174,7 +175,7 @@ class Entity:
     def forward(self, client: int, received: torch.Tensor, round_: int, coded: CodedCut | None = None) -> Any:
         """What the entity sends up for a client's mini-batch, which it received; rounds count from 0.
 
-        Every client starts from the buffers as they were before the round. `coded`: a cut as if there were a link.
+        Every client starts from the buffers as they were before its mini-batch. `coded`: a cut as if there were a link.
         """
         received = received.detach()
         received.requires_grad_(not self.lowest and received.is_floating_point())
@@ -203,28 +204,32 @@ class Entity:
         found = by_sample(loss, outputs, targets, self.dtype).mean()
         return found.detach(), gradients(found, wanted)
 
-    def backward(self, client: int, given: Tensors) -> torch.Tensor | None:
+    def backward(self, client: int, given: Tensors, *, more: bool = False) -> torch.Tensor | None:
         """Keep the gradients of the layers for the step; the gradient of what was received, to be sent down.
 
-        `given` are those of what was computed: of what was sent up, one.
+        `given` are those of what was computed: of what was sent up, one. `more`: they are added to those that are kept.
         """
         received, computed = self._passes.pop(client)
         weights = self.trained()
         if computed is received:  # no layer is here
-            self._gradients[client] = []
+            self._keep(client, [], more)
             return None if self.lowest else given[0]
         pairs = zip((x for x in tensors(computed) if x.is_floating_point()), given, strict=True)
         sent = [(x, gradient.to(x.dtype)) for x, gradient in pairs if x.requires_grad]
         if not sent:  # nothing to train, here or below
-            self._gradients[client] = [torch.zeros_like(w) for w in weights]
+            self._keep(client, [torch.zeros_like(w) for w in weights], more)
             return None if self.lowest else torch.zeros_like(received)
         wanted = received.requires_grad
         own = [*weights, received] if wanted else weights
         found = list(torch.autograd.grad([x for x, _ in sent], own, [g for _, g in sent], allow_unused=True))
         filled = [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, own, strict=True)]
         passed = filled.pop() if wanted else None
-        self._gradients[client] = filled
+        self._keep(client, filled, more)
         return passed
+
+    def _keep(self, client: int, found: Tensors, more: bool) -> None:
+        pairs = zip(self._gradients[client], found, strict=True) if more else ()
+        self._gradients[client] = [a + b for a, b in pairs] if more else found
 
     @property
     def computed(self) -> set[int]:
@@ -247,34 +252,45 @@ class Entity:
         del self._buffers[client]
         return self._gradients.pop(client)
 
-    def step(self) -> None:
-        """After all clients that take part, if any: one step with the mean gradient; so become float buffers."""
+    def step(self, mini_batches: int = 1) -> None:
+        """After so many mini-batches of all clients that take part, if any: one step with the mean gradient."""
         present = [n for n in self.clients if n in self._gradients]
         if not present:
             self.pass_by()
             return
-        per_client = [self._gradients[n] for n in present]
-        parts = None if self._weights is None else self._weights[present] / self._weights[present].sum()
+        per_client, parts = [self._gradients[n] for n in present], self._parts(present)
         mean = [_mean(same, parts) for same in zip(*per_client, strict=True)]
+        mean = mean if mini_batches == 1 else [total / mini_batches for total in mean]
         mean = self.layers[0].update.clipped(mean) if self.layers else mean
         if mean and self.averaging is not None and self.averaging.corrects:
-            mean = self.averaging.corrected(mean, _joined(layer.held(trained=True) for layer in self.layers))
+            mean = self.averaging.corrected(mean, joined(layer.held(trained=True) for layer in self.layers))
         for parameter, gradient in zip(self.trained(), mean, strict=True):
             parameter.grad = gradient
         for layer in self.layers:
             layer.step()
-        with torch.no_grad():
-            after = zip(*(self._buffers[n] for n in present), strict=True)
+        self.settle()
+        self._gradients = {}
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """After a mini-batch of all clients that take part: float buffers become the mean of what each made of them."""
+        present = [n for n in self.clients if n in self._buffers]
+        if present:
+            parts, after = self._parts(present), zip(*(self._buffers[n] for n in present), strict=True)
             for buffer, same in zip(self._all_buffers(), after, strict=True):
                 buffer.copy_(_mean(same, parts) if buffer.is_floating_point() else same[0])
-        self._gradients, self._buffers = {}, {}
+        self._buffers = {}
+
+    def _parts(self, present: list[int]) -> FloatArray | None:
+        """The parts of clients in a mean; None: all the same."""
+        return None if self._weights is None else self._weights[present] / self._weights[present].sum()
 
     @torch.no_grad()
     def contribute(self, layers: Sequence[int]) -> Tensors:
         """What the entity sends to the fed server of some of its layers; coded, it keeps what was left out."""
         assert self.averaging is not None
         chosen = [layer for layer in self.layers if layer.number in layers]
-        contributed = [t.clone() for t in self.averaging.contribute(_joined(layer.held() for layer in chosen))]
+        contributed = [t.clone() for t in self.averaging.contribute(joined(layer.held() for layer in chosen))]
         if self.codec is None:
             return contributed
         return send(self.codec, contributed, [layer.own[UNSENT] for layer in chosen])
@@ -284,7 +300,7 @@ class Entity:
         """Take over the fed server's average of these layers, so many rounds after the one before."""
         assert self.averaging is not None
         chosen = [layer for layer in self.layers if layer.number in layers]
-        self.averaging.adopt(_joined(layer.held() for layer in chosen), average, rounds)
+        self.averaging.adopt(joined(layer.held() for layer in chosen), average, rounds)
         for layer in chosen:
             layer.keep_last()
 
@@ -332,16 +348,3 @@ def _mean(tensors: Sequence[torch.Tensor], parts: FloatArray | None) -> torch.Te
     if parts is None:
         return stacked.mean(0)
     return torch.einsum("n,n...->...", torch.as_tensor(parts).to(stacked), stacked)
-
-
-def _joined(layers: Iterable[Held]) -> Held:
-    """What a rule sees of several layers of an entity."""
-    parts = list(layers)
-    names = dict.fromkeys(name for part in parts for name in part.slots)
-    return Held(
-        [t for part in parts for t in part.weights],
-        [t for part in parts for t in part.buffers],
-        {name: [t for part in parts for t in part.slots[name]] for name in names},
-        [t for part in parts for t in part.last],
-        parts[0].round if parts else 0,
-    )

@@ -7,11 +7,12 @@ before averages `Estimate` learns how much of the predicted one it is.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Any
 
 import numpy as np
 
-from hsfl.engine.probe import Measurement
+from hsfl.engine.probe import Measurement, rounds_of_coding
 from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import FloatArray
 from hsfl.records import ConstantsRecord, EstimateRecord
@@ -111,3 +112,13 @@ def recorded_constants(record: ConstantsRecord) -> Constants:
     for name in ("smoothness", "initial_gap", "target"):
         values[name] = np.nan if values[name] is None else values[name]
     return Constants(**values)
+
+
+def rounds_of_probe(problem: Problem, batches: int) -> int:
+    """How many rounds a measurement of the constants is charged as: a gradient each, and two more for the smoothness
+    on two of the mini-batches, which count like all of them; where codes are planned, those of a client for these. With
+    several mini-batches in a round, so many fewer."""
+    rounds = batches if problem.constants.by_loss else 2 * batches
+    if problem.system.plans_codes:
+        rounds += rounds_of_coding(problem.num_layers, problem.system.num_clients)
+    return ceil(rounds / problem.micro_batches)

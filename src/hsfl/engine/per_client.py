@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -14,6 +15,8 @@ from hsfl.errors import ModelError
 _MIX = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _PRIME = 1_000_003
+#: A round, as a number or on the device.
+Moment = TypeVar("Moment", int, torch.Tensor)
 #: Modules that draw random numbers in a way that cannot be tied to a client.
 _OTHER_DROPOUT = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)
 
@@ -151,6 +154,11 @@ def own_chance(seed: int, round_: int, client: int, layer: int, device: torch.de
     finally:
         for generator, state in zip(generators, before, strict=True):
             generator.set_state(state)
+
+
+def moment(round_: Moment, mini_batch: int) -> Moment:
+    """What chance follows from, of a mini-batch of a round, both counted from 0: of the first one, the round itself."""
+    return round_ + (mini_batch << 40)
 
 
 def client_keys(seed: torch.Tensor, round_: torch.Tensor, sites: torch.Tensor, clients: torch.Tensor) -> torch.Tensor:

@@ -11,9 +11,13 @@ from hsfl.engine.attendance import Sources
 from hsfl.engine.averaging import Tensors
 from hsfl.engine.entities import EntityBackend, drift, mean
 from hsfl.engine.entity import Entity, LayerCopy, State
+from hsfl.engine.per_client import moment
 from hsfl.engine.precision import arithmetic
 from hsfl.problem.codes import LinkCodes
 from hsfl.problem.topology import Clients
+
+#: For every tier the entities that serve clients who take part, each with them.
+Present = list[list[tuple[Entity, list[int]]]]
 
 
 class ReferenceBackend(EntityBackend):
@@ -43,16 +47,26 @@ class ReferenceBackend(EntityBackend):
         return entity
 
     def _round(self, inputs: torch.Tensor, targets: torch.Tensor, clients: Clients) -> torch.Tensor:
-        present = self._by_entity(clients)
-        sent = dict(zip(clients, self._inputs(inputs), strict=True))
-        wanted = dict(zip(clients, targets.to(self.device), strict=True))
+        present, count = self._by_entity(clients), self.micro_batches
+        pairs = zip(self._inputs(inputs).chunk(count, 1), targets.to(self.device).chunk(count, 1), strict=True)
+        losses = [self._mini_batch(i, x, y, clients, present) for i, (x, y) in enumerate(pairs)]
+        for entity in self._all_entities():
+            entity.step(count)
+        return losses[0] if count == 1 else torch.stack(losses).mean(0)
+
+    def _mini_batch(
+        self, number: int, inputs: torch.Tensor, targets: torch.Tensor, clients: Clients, present: Present
+    ) -> torch.Tensor:
+        """One of the mini-batches of a round: forward, tier by tier, and backward, without a step; the losses."""
+        sent = dict(zip(clients, inputs, strict=True))
+        wanted = dict(zip(clients, targets, strict=True))
         losses: dict[int, torch.Tensor] = {}
         gradients: dict[int, Tensors] = {}
         with arithmetic(self.device, self.precision):
             for m, tier in enumerate(present):
                 for entity, own in tier:
                     for n in own:
-                        sent[n] = entity.forward(n, sent[n], self.round)
+                        sent[n] = entity.forward(n, sent[n], moment(self.round, number))
                         if m < self.num_tiers - 1:
                             sent[n] = self.links[m].up.passed(sent[n])
             for entity, own in present[-1]:
@@ -61,15 +75,15 @@ class ReferenceBackend(EntityBackend):
             for m in range(self.num_tiers - 1, -1, -1):
                 for entity, own in present[m]:
                     for n in own:
-                        passed = entity.backward(n, gradients[n])
+                        passed = entity.backward(n, gradients[n], more=number > 0)
                         if passed is not None:
                             gradients[n] = [self.links[m - 1].down.passed(passed)]
-        for entity in self._all_entities():
-            entity.step()
+        for entity, _ in (pair for tier in present for pair in tier):
+            entity.settle()
         none = torch.empty(0, dtype=self.dtype, device=self.device)
         return torch.stack([losses[n] for n in clients]) if clients else none
 
-    def _by_entity(self, clients: Clients) -> list[list[tuple[Entity, list[int]]]]:
+    def _by_entity(self, clients: Clients) -> Present:
         """For every tier the entities that serve some of these clients, each with them."""
         ordered = self.topology.ordered(clients)
         found = []

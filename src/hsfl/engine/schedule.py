@@ -199,6 +199,7 @@ class Schedule:
             cuts=None if self.plan is None else list(self.plan.cuts),
             intervals=None if self.plan is None else list(self.plan.intervals),
             codes=None if self.plan is None else self.plan.code_names(),
+            micro_batches=None if self.plan is None else self.plan.micro_batches,
             plan_round=self.plan_round,
             interval_since=self._interval_since,
             averaged_at=self._averaged_at,
@@ -217,7 +218,7 @@ class Schedule:
         self.round, self.plan_round, self._moved_at = state.round, state.plan_round, state.moved_at
         self.plan = None
         if state.cuts is not None and state.intervals is not None:
-            self.plan = Plan(tuple(state.cuts), tuple(state.intervals), codes)
+            self.plan = Plan(tuple(state.cuts), tuple(state.intervals), codes, state.micro_batches)
         self._interval_since, self._averaged_at = list(state.interval_since), list(state.averaged_at)
         self._attendance.restore(state.attendance, state.round, range(1, self._topology.num_tiers))
         self.cohort, self._gathered_at = self._attendance.cohort, state.gathered_at

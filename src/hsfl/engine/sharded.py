@@ -61,6 +61,7 @@ class ShardedBackend(StackedBackend):
     step = _command(StackedBackend.step)
     move = _command(StackedBackend.move)
     recode = _command(StackedBackend.recode)
+    rebatch = _command(StackedBackend.rebatch)
     drift = _command(StackedBackend.drift)
     probe = _command(StackedBackend.probe)
     global_state = _command(StackedBackend.global_state)

@@ -40,6 +40,25 @@ class EntityStep:
                 module.keys = keys[site[module.site]]
 
 
+class Accumulated:
+    """The gradients of the mini-batches of a round, entity by entity."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self.seen = count, 0
+        self._sums: dict[int, Tensors] = {}
+
+    def added(self, entity: EntityStep, found: Tensors) -> Tensors:
+        """What an entity steps with, once it has its gradients of the last mini-batch: the mean; until then nothing."""
+        if self._count == 1 or not found:
+            return found
+        before = self._sums.get(id(entity))
+        found = found if before is None else list(torch._foreach_add(before, found))
+        if self.seen < self._count - 1:
+            self._sums[id(entity)] = found
+            return []
+        return list(torch._foreach_div(found, self._count))
+
+
 @dataclass(frozen=True)
 class Pass:
     """What an entity received and sent up in a forward pass, detached from what is below and above."""

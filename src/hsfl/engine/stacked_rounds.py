@@ -18,12 +18,12 @@ from hsfl.engine.flat_tiers import FlatTier
 from hsfl.engine.losses import by_sample
 from hsfl.engine.outputs import gradients, joined, leaves
 from hsfl.engine.party import Party
-from hsfl.engine.per_client import PerClientBatchNorm, SeededDropout, client_keys
+from hsfl.engine.per_client import PerClientBatchNorm, SeededDropout, client_keys, moment
 from hsfl.engine.precision import arithmetic, casts
 from hsfl.engine.running import run_layer
 from hsfl.engine.seats import Seats
 from hsfl.engine.sharding import RoundSum
-from hsfl.engine.stacked_passes import EntityStep, Pass, backward, weighing
+from hsfl.engine.stacked_passes import Accumulated, EntityStep, Pass, backward, weighing
 from hsfl.problem.topology import Clients
 
 #: Recorded rounds kept: one for every way to get a batch, and every shape of one, that takes turns.
@@ -88,7 +88,7 @@ class StackedRounds(Backend, ABC):
         self._set_rate()
         party = self._gather(clients)
         with arithmetic(self.device, self.precision):
-            key = (work, party, *((tensor.shape, tensor.dtype) for tensor in given))
+            key = (work, party, self.micro_batches, *((tensor.shape, tensor.dtype) for tensor in given))
             capturing = self._capturing and (len(clients) == self.num_clients or party.rounds >= _STEADY)
             if capturing and key not in self._recorded:
                 self._record(key, lambda *g: work(party, *g, Lanes(self.device, streams=True)), given)
@@ -154,18 +154,18 @@ class StackedRounds(Backend, ABC):
 
     def _work(self, party: Party, inputs: torch.Tensor, targets: torch.Tensor, lanes: Lanes) -> torch.Tensor:
         """The round itself, with nothing in it that waits for the device or depends on the host's counters."""
-        if len(self._sites):
-            party.keys.copy_(client_keys(self._seed, self._clock, self._sites, party.clients))
+        round_ = self._clock.clone() if len(self._sites) else self._clock
         self._clock.add_(1)
-        inputs, targets = self._inputs(inputs), targets.to(self.device)
+        inputs, targets, count = self._inputs(inputs), targets.to(self.device), self.micro_batches
         if self._sum is not None:
             self._sum.begin()
-        passes = self._forward(party, inputs, lanes)
-        outputs, wanted = leaves(joined([passes[-1][j].sent for j in party.in_order]))
-        found = by_sample(self.loss, outputs, targets.flatten(0, 1), self.dtype)
-        losses = found.view(len(inputs), -1).mean(1)  # each client's
-        waiting = self._backward(party, passes, gradients(losses.sum(), wanted), lanes)
-        losses = losses.detach()
+        total, each = Accumulated(count), []
+        for i, batch in enumerate(zip(inputs.chunk(count, 1), targets.chunk(count, 1), strict=True)):
+            if len(self._sites):
+                party.keys.copy_(client_keys(self._seed, moment(round_, i), self._sites, party.clients))
+            found, waiting = self._mini_batch(party, *batch, lanes, total)
+            each.append(found)
+        losses = each[0] if count == 1 else torch.stack(each).mean(0)
         if self._sum is None:
             return losses if party.back is None else losses[party.back]
         with torch.no_grad():
@@ -173,6 +173,18 @@ class StackedRounds(Backend, ABC):
             for entity in waiting:
                 self._update(entity, entity.summed, self._clock.float())
         return losses
+
+    def _mini_batch(
+        self, party: Party, inputs: torch.Tensor, targets: torch.Tensor, lanes: Lanes, total: Accumulated
+    ) -> tuple[torch.Tensor, list[EntityStep]]:
+        """Forward and backward; with the last one entities step, but for those handed back. The losses, first."""
+        passes = self._forward(party, inputs, lanes)
+        outputs, wanted = leaves(joined([passes[-1][j].sent for j in party.in_order]))
+        found = by_sample(self.loss, outputs, targets.flatten(0, 1), self.dtype)
+        losses = found.view(len(inputs), -1).mean(1)  # each client's
+        waiting = self._backward(party, passes, gradients(losses.sum(), wanted), lanes, total)
+        total.seen += 1
+        return losses.detach(), waiting
 
     def _forward(self, party: Party, inputs: torch.Tensor, lanes: Lanes) -> list[list[Pass]]:
         """Tier by tier, every entity on the samples of all its clients."""
@@ -202,8 +214,10 @@ class StackedRounds(Backend, ABC):
         lanes.join()
         return passes
 
-    def _backward(self, party: Party, passes: list[list[Pass]], found: Tensors, lanes: Lanes) -> list[EntityStep]:
-        """Tier by tier from the top; an entity steps as soon as it has its gradients, while others still work.
+    def _backward(
+        self, party: Party, passes: list[list[Pass]], found: Tensors, lanes: Lanes, total: Accumulated
+    ) -> list[EntityStep]:
+        """Tier by tier from the top; an entity steps as soon as it has all its gradients, while others still work.
 
         Those that wait for gradients of other processes are handed back.
         """
@@ -216,7 +230,7 @@ class StackedRounds(Backend, ABC):
 
             def work(j: int, m: int = m, above: dict[int, list[Tensors]] = sent_down) -> torch.Tensor | None:
                 given = [joined(pieces) for pieces in above[j]]
-                passed = self._step(passes[m][j], party.steps[m][j], given, time, waiting, wanted=m > 0)
+                passed = self._step(passes[m][j], party.steps[m][j], given, time, waiting, total, wanted=m > 0)
                 return None if passed is None else self.links[m - 1].down.passed(passed)
 
             received, done = lanes.each(work, marks)
@@ -234,12 +248,17 @@ class StackedRounds(Backend, ABC):
         given: Tensors,
         time: torch.Tensor,
         waiting: list[EntityStep],
+        total: Accumulated,
         *,
         wanted: bool,
     ) -> torch.Tensor | None:
-        """An entity's update from the gradients of what it sent; the gradient of what it received, where wanted."""
+        """An entity's update from the gradients of what it sent, of the last mini-batch and those before.
+
+        The gradient of what it received, where wanted.
+        """
         found, passed = backward(one, given, entity, wanted=wanted)
         with torch.no_grad():
+            found = total.added(entity, found)
             if found and entity.summed:
                 torch._foreach_copy_(entity.summed, found)
                 waiting.append(entity)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,10 +14,18 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class TrainingData(Protocol):
-    """The clients' data where the backend is. What a client draws depends on the round and on nothing else."""
+    """The clients' data where the backend is.
 
-    def draws(self, first_round: int, count: int, clients: Clients | None = None) -> torch.Tensor:
-        """(count, n, b, K) int64 on the device: what n clients (default: all) draw in some rounds, for every sample."""
+    What a client draws depends on the round and on how many mini-batches it has, and on nothing else.
+    """
+
+    def draws(
+        self, first_round: int, count: int, clients: Clients | None = None, *, micro_batches: int = 1
+    ) -> torch.Tensor:
+        """(count, n, k b, K) int64 on the device: what n clients (default: all) draw in some rounds, for every sample.
+
+        `micro_batches`, k, is only given where a round has several.
+        """
         ...
 
     def batch(self, draw: torch.Tensor) -> Batch:
@@ -53,15 +61,17 @@ class Draws:
 
     def __init__(self, data: TrainingData) -> None:
         self._data, self._block = data, torch.empty(0)
-        self._made: tuple[int, Clients | None] | None = None
+        self._made: tuple[int, Clients | None, int] | None = None
 
-    def of(self, round_: int, cohort: Clients | None, present: Clients) -> torch.Tensor:
+    def of(self, round_: int, cohort: Clients | None, present: Clients, micro_batches: int = 1) -> torch.Tensor:
         """What those present draw, who are some of the cohort, or of all clients where that is None."""
         count = _AT_ONCE if cohort is None else _OF_COHORT
         first = round_ - round_ % count
-        if self._made != (first, cohort):
-            self._block = self._data.draws(first, count) if cohort is None else self._data.draws(first, count, cohort)
-            self._made = first, cohort
+        if self._made != (first, cohort, micro_batches):
+            asked: dict[str, Any] = {} if cohort is None else {"clients": cohort}
+            asked |= {} if micro_batches == 1 else {"micro_batches": micro_batches}
+            self._block = self._data.draws(first, count, **asked)
+            self._made = first, cohort, micro_batches
         block = self._block[round_ - first]
         if len(present) == len(block):
             return block

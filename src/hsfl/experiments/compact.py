@@ -72,7 +72,7 @@ def _packed(run: Run) -> dict[str, Any]:
     }
 
 
-_PLAN = {"round", "time_s", "cuts", "intervals", "codes", "layers", "shortened"}
+_PLAN = {"round", "time_s", "cuts", "intervals", "codes", "micro_batches", "layers", "shortened"}
 
 
 def _unpacked(given: Mapping[str, Any]) -> Run:

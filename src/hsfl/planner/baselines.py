@@ -63,11 +63,11 @@ class Comparison(list[Alternative]):
 
 
 def alternatives(problem: Problem, plan: Plan, *, allow_empty_tiers: bool = False) -> Iterator[Alternative]:
-    """Every alternative to `plan`, in its codes.
+    """Every alternative to `plan`, in its codes and with its number of mini-batches.
 
     A random one is the median of `DRAWS` draws, seeded by the scenario.
     """
-    problem, planned = problem.with_codes(plan), problem.system.plans_codes
+    problem, planned = problem.as_planned(plan), problem.system.plans_codes
     solver = ExactSolver(problem, allow_empty_tiers=allow_empty_tiers, plan_codes=False)
     every_round = Plan(plan.cuts, (1,) * problem.system.num_tiers)
     rng = np.random.default_rng([problem.seed, 101])

@@ -22,7 +22,7 @@ from hsfl.problem.plan import NEVER, Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
 from hsfl.theory.convergence import drift_coefficients, quadratic
-from hsfl.theory.latency import latency_by_cut, split_latency
+from hsfl.theory.latency import columns, latency_by_cut, split_latency
 from hsfl.theory.objective import objective
 
 _ITERATIONS = 100
@@ -170,7 +170,7 @@ class CutStep:
         problem, index, M, L = self._problem, self._terms.segments.index, self._M, self._L
         self._drift_ML = drift_coefficients(problem)
         slowness = problem.system.slowness[:, slowest_clients(problem.system.slowness)]
-        base, per_cut = latency_by_cut(problem, slowness)
+        base, per_cut = latency_by_cut(problem, columns(problem, slowness))
         per_cut = per_cut[:, :, 1:]
         self._scale = float(base.max() + per_cut.max(axis=2).sum(axis=0).max()) or 1.0
         rows: list[FloatArray] = []

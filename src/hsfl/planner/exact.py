@@ -36,6 +36,7 @@ from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import IntArray
 from hsfl.theory.convergence import quadratic
+from hsfl.theory.latency import columns
 
 #: Up to this many (cut vector, client) pairs are tabulated; beyond, branch and bound.
 TABLE_LIMIT = 20_000_000
@@ -53,6 +54,8 @@ class Solution:
     plan: Plan
     ratio: float
     lower_bound: float
+    step: float | None = None
+    """gamma, where it was chosen, too; ratio and bound are then those of the objective."""
 
     @property
     def proven(self) -> bool:
@@ -116,17 +119,16 @@ class ExactSolver:
         self._segments, self._plan_codes = self.terms.segments, plan_codes and problem.system.plans_codes
         system, self._cohorts = problem.system, None
         if system.sampled:
-            self._cohorts = MeanClients(system.slowness, system.slowest_chances)
-            slowness, clients = self._cohorts.slowness, _COHORTS_AS_CLIENTS
+            self._cohorts = MeanClients(problem)
+            slowness = self._cohorts.slowness
         else:
-            slowness = system.slowness[:, slowest_clients(system.slowness)]
-            clients = slowness.shape[1]
+            slowness = columns(problem, system.slowness[:, slowest_clients(system.slowness)])
         self._options = Options.from_problem(problem, slowness, plan_codes=plan_codes)
         self._deadline = time.perf_counter() + time_limit_s
         self._active: list[int] = []
         if not self._segments.count:
             raise InfeasibleError(memory_shortfall(problem, allow_empty_tiers))
-        self._table_limit = table_limit / clients
+        self._table_limit = table_limit / (_COHORTS_AS_CLIENTS if system.sampled else slowness.shape[1])
         self.tabulated = bool(self._segments.count <= self._table_limit)
 
     def solve(

@@ -38,10 +38,11 @@ def memory_shortfall(problem: Problem, allow_empty_tiers: bool) -> str:
     entity = system.tightest_entity[m]
     has = system.tiers[m].memory_bits[entity]
     cuts = ", ".join(map(str, edges[1:-1]))
+    fewer = "a smaller batch_size" + (" or fewer micro_batches" if problem.micro_batches > 1 else "")
     return (
         f"no cut vector fits the memories: the closest, cuts ({cuts}), needs {format_bits(has + worst[m])} on entity "
         f"{entity + 1} of tier {m + 1} ({system.tiers[m].name}), which has {format_bits(has)}, so it is short of "
-        f"{format_bits(max(worst[m], 0.0))}; give tiers.{system.tiers[m].name}.memory more, or a smaller batch_size"
+        f"{format_bits(max(worst[m], 0.0))}; give tiers.{system.tiers[m].name}.memory more, or {fewer}"
     )
 
 

@@ -17,7 +17,7 @@ from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import IntArray, edges
 from hsfl.theory.coding import crossing_noise
-from hsfl.theory.latency import slowest_latency
+from hsfl.theory.latency import slowest_latency, works
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class TierCuts:
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """The options of all tiers below the top, for clients given by columns of `System.slowness`.
+    """The options of all tiers below the top, for clients given by `theory.latency.columns`.
 
     Axis U: the codes that a link allows, the most bits first; the last again where others allow more.
     """
@@ -51,7 +51,8 @@ class Options:
     """(2, M-1, U, L): of a mini-batch up and down, if the cut lies after the layer."""
     noise: FloatArray
     """(2, M-1, U, L): what the code takes of the margin."""
-    work_flops: FloatArray
+    works: FloatArray
+    """FLOPs of the first layers: (1, L+1), or (2, L+1) where forward and backward passes count apart."""
     slowness: FloatArray
 
     @classmethod
@@ -59,7 +60,7 @@ class Options:
         """`plan_codes`: among the codes that are allowed; else only those in force."""
         if not (plan_codes and problem.system.plans_codes) and problem.constants.coding_noise is None:
             bits = problem.batch_size * np.stack((problem.uplink_bits, problem.downlink_bits))[:, :, None]
-            return cls(bits, np.zeros_like(bits), problem.work_flops, slowness)
+            return cls(bits, np.zeros_like(bits), works(problem), slowness)
         held = {"up": problem.profile.activation_bits, "down": problem.profile.gradient_bits}
         codes = [
             [
@@ -77,7 +78,7 @@ class Options:
             lost = {code: crossing_noise(problem, link, code) for code in used}
             every.append([[sent[code] for code in own] for own in tiers])
             noise.append([[lost[code] for code in own] for own in tiers])
-        return cls(np.array(every), np.array(noise), problem.work_flops, slowness)
+        return cls(np.array(every), np.array(noise), works(problem), slowness)
 
     @property
     def several(self) -> bool:
@@ -102,7 +103,7 @@ class Options:
     @cached_property
     def _seconds_per_bit(self) -> FloatArray:
         """(2, M-1, 1, 1, 2): of the fastest client's link, and of the slowest."""
-        of_links = self.slowness[self.bits.shape[1] + 1 :]
+        of_links = self.slowness[-2 * self.bits.shape[1] :]
         ends = np.stack((of_links.min(axis=1), of_links.max(axis=1)), axis=-1)
         return ends.reshape(*self.bits.shape[:2], 1, 1, 2)
 
@@ -153,21 +154,24 @@ class Options:
         return slowest_latency(self.demand(tiers, cuts, options), self.slowness)
 
     def demand(self, tiers: list[TierCuts], cuts: IntArray, options: IntArray) -> FloatArray:
-        """(K, 3M-2): what a round of cut vectors in the options asks of every client, as `theory.latency.demands`."""
-        done, M = self.work_flops[edges(cuts, len(self.work_flops) - 1)], len(tiers) + 1
+        """(K, D): what a mini-batch of cut vectors in the options asks of every client, as `theory.latency.demands`."""
+        M, at = len(tiers) + 1, edges(cuts, self.works.shape[1] - 1)
         demand = np.empty((len(cuts), len(self.slowness)))
-        np.subtract(done[:, 1:], done[:, :-1], out=demand[:, :M])
+        for w, work in enumerate(self.works):
+            done = work[at]
+            np.subtract(done[:, 1:], done[:, :-1], out=demand[:, w * M : (w + 1) * M])
         for m, tier in enumerate(tiers):
-            demand[:, M + m], demand[:, 2 * M - 1 + m] = tier.bits[:, options[:, m]]
+            demand[:, m - 2 * (M - 1)], demand[:, m - (M - 1)] = tier.bits[:, options[:, m]]
         return demand
 
     def latency_by_option(self, tiers: list[TierCuts]) -> tuple[FloatArray, list[FloatArray]]:
         """T_n as `theory.latency.latency_by_cut` has it, regrouped by options: (P,) and, for every tier, (P, O)."""
-        M, slowness, work = len(tiers) + 1, self.slowness, self.work_flops
-        f, links = slowness[:M], (slowness[M : 2 * M - 1], slowness[2 * M - 1 :])
+        M, slowness = len(tiers) + 1, self.slowness
+        links = slowness[2 - 2 * M : 1 - M], slowness[1 - M :]
+        compute = [(slowness[w * M : (w + 1) * M], work) for w, work in enumerate(self.works)]
         per_option = [
-            (f[m] - f[m + 1])[:, None] * work[tier.layer]
+            sum((f[m] - f[m + 1])[:, None] * work[tier.layer] for f, work in compute)
             + sum(seconds[m][:, None] * bits for seconds, bits in zip(links, tier.bits, strict=True))
             for m, tier in enumerate(tiers)
         ]
-        return work[-1] * f[-1], per_option
+        return np.asarray(sum(work[-1] * f[-1] for f, work in compute)), per_option

@@ -68,7 +68,8 @@ class Evaluation:
     def in_short(self) -> str:
         """The plan and its time, in a few words."""
         time = format_seconds(self.objective_s) if self.rounds is not None else "target missed"
-        return f"cuts {list(self.plan.cuts)}, intervals {list(self.plan.intervals)}, {time}"
+        count = "" if self.plan.micro_batches is None else f", micro_batches {self.plan.micro_batches}"
+        return f"cuts {list(self.plan.cuts)}, intervals {list(self.plan.intervals)}{count}, {time}"
 
     @property
     def reaches_target(self) -> bool:
@@ -84,6 +85,7 @@ class Evaluation:
             "cuts": list(self.plan.cuts),
             "intervals": list(self.plan.intervals),
             **({} if self.plan.codes is None else {"codes": self.plan.code_names()}),
+            **({} if self.plan.micro_batches is None else {"micro_batches": self.plan.micro_batches}),
             "learning_rate": self.learning_rate,
             "target": self.target,
             "rounds": self.rounds,
@@ -191,6 +193,7 @@ class PlanResult:
             ("time to target", f"{format_seconds(e.total_latency_s)} ({never})"),
             ("cuts", ", ".join(map(str, self.cuts))),
             ("intervals", ", ".join("never" if i >= NEVER else str(i) for i in self.intervals)),
+            *([] if e.plan.micro_batches is None else [("mini-batches a round", str(e.plan.micro_batches))]),
             ("learning rate", f"{e.learning_rate:.4g}"),
             ("target", f"mean squared gradient norm {e.target:.4g}"),
             ("round without averages", format_seconds(e.split_latency_s)),
@@ -216,8 +219,8 @@ class PlanResult:
 
 
 def evaluate_plan(problem: Problem, plan: Plan) -> Evaluation:
-    """All numbers of a plan, in its codes if it has any, whether or not it fits the memories and the target."""
-    problem, cuts, intervals = problem.with_codes(plan), plan.cuts, plan.intervals
+    """All numbers of a plan, in its codes and with its mini-batches, whether or not it fits memories and target."""
+    problem, cuts, intervals = problem.as_planned(plan), plan.cuts, plan.intervals
     client, split_s, parts = slowest_round(problem, cuts)
     aggregation = aggregation_latency(problem, cuts)
     needed = rounds_needed(problem, cuts, intervals)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
-from hsfl.theory.latency import expected_latency, mean_slowest
+from hsfl.theory.latency import columns, expected_latency, mean_slowest
 
 #: Fewer clients than this are not worth filtering.
 _FEW = 64
@@ -57,18 +58,18 @@ class MeanClients:
     mean of all and adds the one that decides wherever it looks: until then T_S is at least what it knows.
     """
 
-    def __init__(self, slowness: FloatArray, chances: FloatArray) -> None:
-        self._slowness, self._chances = slowness, chances
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
         self._known: dict[bytes, float] = {}
-        self.slowness = slowness.mean(axis=1, keepdims=True)
-        """(3M-2, P): of the mean clients so far."""
+        self.slowness = columns(problem, problem.system.slowness.mean(axis=1, keepdims=True))
+        """(D, P): of the mean clients so far."""
 
     def split_s(self, demand: FloatArray) -> tuple[float, bool]:
-        """T_S at a demand (3M-2,), and whether the mean clients have one more by that."""
+        """T_S at a demand (D,), and whether the mean clients have one more by that."""
         key = demand.tobytes()
         new = key not in self._known
         if new:
-            self._known[key] = float(expected_latency(demand, self._slowness, self._chances))
-            decisive = mean_slowest(demand, self._slowness, self._chances)
+            self._known[key] = float(expected_latency(self._problem, demand))
+            decisive = mean_slowest(self._problem, demand)
             self.slowness = np.column_stack((self.slowness, decisive))
         return self._known[key], new

@@ -10,8 +10,9 @@ from math import isfinite
 import numpy as np
 
 from hsfl.errors import InfeasibleError, ScenarioError
-from hsfl.planner.exact import ExactSolver
+from hsfl.planner.exact import ExactSolver, Solution
 from hsfl.planner.learning_rate import optimize_step
+from hsfl.planner.micro_batches import best_of_all, least_noise
 from hsfl.planner.result import Evaluation, Limit, PlanResult, evaluate_plan
 from hsfl.planner.terms import in_order
 from hsfl.problem.plan import Plan
@@ -32,6 +33,8 @@ def solve(
         raise ScenarioError(f"method {method!r}: it must be one of {', '.join(METHODS)}")
     if method == "bcd" and problem.system.plans_codes:
         raise ScenarioError('method "bcd": it chooses no codes; name a code for every link, or use the method "exact"')
+    if method == "bcd" and problem.micro_batch_choices is not None:
+        raise ScenarioError('method "bcd": it plans no training.micro_batches; give a number, or use "exact"')
     if method == "bcd" and problem.system.sampled:
         raise ScenarioError('method "bcd": it knows no cohorts; leave out participation.cohort, or use "exact"')
     check_reachable(problem)
@@ -42,6 +45,7 @@ def solve(
 
 def check_reachable(problem: Problem) -> None:
     """Raise unless the bound holds for the step and the target is above the noise floor."""
+    problem = least_noise(problem)
     constants, floor = problem.constants, noise_floor(problem)
     limit = 1 / constants.smoothness
     if problem.step > limit * (1 + 1e-12):
@@ -53,9 +57,10 @@ def check_reachable(problem: Problem) -> None:
             f"the convergence bound ends; write at most {limit * (1 - problem.momentum):.4g}"
         )
     if constants.target <= floor:
-        what, ways = "sum of gradient_variance / clients", "raise the target"
+        count, ways = problem.micro_batches, "raise the target"
+        what = f"sum of gradient_variance / {'clients' if count == 1 else f'(clients * {count})'}"
         if problem.system.sampled:
-            what = f"(sum of gradient_variance / {problem.system.participants} + variance between cohorts)"
+            what = f"(sum of gradient_variance / {problem.system.participants * count} + variance between cohorts)"
             ways = "raise the target or participation.cohort"
         raise InfeasibleError(
             f"convergence.target = {constants.target:.6g}: not above the noise floor {floor:.6g} (smoothness * step * "
@@ -80,12 +85,17 @@ def _plan_exact(problem: Problem, allow_empty_tiers: bool, time_limit_s: float) 
     started = time.perf_counter()
     # Memory is first left aside: a proven plan that fits it all the same is the best of those that fit, too.
     every = in_order(problem.system.num_tiers, problem.num_layers, allow_empty_tiers, problem.system.returns)
-    solution = ExactSolver(problem, every, time_limit_s=time_limit_s).solve()
+    limit_s = time_limit_s / len(problem.micro_batch_choices or (1,))
+    solution = best_of_all(problem, lambda one: ExactSolver(one, every, time_limit_s=limit_s).solve())
     evaluation, free = evaluate_plan(problem, solution.plan), None
     if (problem.system.memory_per_client_bits < float("inf")).any() and not (
         evaluation.fits_memory and solution.proven
     ):
-        solution = ExactSolver(problem, allow_empty_tiers=allow_empty_tiers, time_limit_s=time_limit_s).solve()
+
+        def fitting(one: Problem) -> Solution:
+            return ExactSolver(one, allow_empty_tiers=allow_empty_tiers, time_limit_s=limit_s).solve()
+
+        solution = best_of_all(problem, fitting)
         evaluation, free = evaluate_plan(problem, solution.plan), evaluation
     solve_ms = 1e3 * (time.perf_counter() - started)
     if free is not None:
@@ -103,18 +113,21 @@ def _plan_bcd(problem: Problem, allow_empty_tiers: bool) -> PlanResult:
     return PlanResult(problem.name, "bcd", "heuristic", evaluation, None, solve_ms, allow_empty_tiers, history)
 
 
-def with_best_codes(problem: Problem, plan: Plan) -> Plan:
-    """The plan in the best codes, where they are planned; fit for its memories or not, for its target or an easier one.
+def completed(problem: Problem, plan: Plan) -> Plan:
+    """The plan in the best codes and with the best number of mini-batches, where these are planned.
 
-    The target is doubled until the plan reaches it.
+    Fit for its memories or not, for its target or an easier one: the target is doubled until the plan reaches it.
     """
-    if not problem.system.plans_codes:
+    if not problem.system.plans_codes and problem.micro_batch_choices is None:
         return plan
     problem = replace(problem, system=problem.system.without_memory_limits())
+
+    def solved(one: Problem) -> Solution:
+        return ExactSolver(one, allow_empty_tiers=True).solve(plan.intervals, cuts=plan.cuts)
+
     while True:
         try:
-            solver = ExactSolver(problem, allow_empty_tiers=True)
-            return solver.solve(plan.intervals, cuts=plan.cuts).plan
+            return best_of_all(problem, solved).plan
         except InfeasibleError:
             target = 2 * problem.constants.target
             if not isfinite(target):
@@ -123,10 +136,10 @@ def with_best_codes(problem: Problem, plan: Plan) -> Plan:
 
 
 def best_at(problem: Problem, cuts: tuple[int, ...]) -> Plan:
-    """The best intervals and codes for given cuts, whether or not the cuts fit the memories."""
+    """The best intervals, codes and number of mini-batches for given cuts, whether or not these fit the memories."""
     check_reachable(problem)
     free = replace(problem, system=problem.system.without_memory_limits())
-    return ExactSolver(free, allow_empty_tiers=True).solve(cuts=cuts).plan
+    return best_of_all(free, lambda one: ExactSolver(one, allow_empty_tiers=True).solve(cuts=cuts)).plan
 
 
 def solve_with_step(problem: Problem, *, allow_empty_tiers: bool = False, time_limit_s: float = 60.0) -> PlanResult:
@@ -138,11 +151,19 @@ def solve_with_step(problem: Problem, *, allow_empty_tiers: bool = False, time_l
     except InfeasibleError:  # at the given rate; another one may do
         pass
     started = time.perf_counter()
-    solver = ExactSolver(problem, allow_empty_tiers=allow_empty_tiers, time_limit_s=time_limit_s)
-    best = optimize_step(solver, time_limit_s=time_limit_s)
+    limit_s = time_limit_s / len(problem.micro_batch_choices or (1,))
+
+    def with_step(one: Problem) -> Solution:
+        solver = ExactSolver(one, allow_empty_tiers=allow_empty_tiers, time_limit_s=limit_s)
+        found = optimize_step(solver, time_limit_s=limit_s)
+        reached_s = evaluate_plan(one.with_step(found.step), found.plan).objective_s
+        return Solution(found.plan, reached_s, found.lower_bound_s, found.step)
+
+    best = best_of_all(problem, with_step)
+    assert best.step is not None
     solve_ms = 1e3 * (time.perf_counter() - started)
     evaluation = evaluate_plan(problem.with_step(best.step), best.plan)
-    return replace(_result(problem, evaluation, best.lower_bound_s, solve_ms, allow_empty_tiers), given=given)
+    return replace(_result(problem, evaluation, best.lower_bound, solve_ms, allow_empty_tiers), given=given)
 
 
 def _result(

@@ -23,6 +23,8 @@ class Plan:
     intervals: tuple[int, ...]
     codes: tuple[LinkCodes, ...] | None = None
     """The codes of every tier's links; None where no code is planned, and the machines' own are in force."""
+    micro_batches: int | None = None
+    """k: the mini-batches of every client in a round; None where that is not planned."""
 
     def code_names(self) -> list[dict[str, str]] | None:
         """The codes as a record names them: by link, for every tier."""
@@ -42,6 +44,7 @@ def make_plan(
     entities: tuple[int, ...],
     num_layers: int,
     codes: tuple[LinkCodes, ...] | None = None,
+    micro_batches: int | None = None,
     allow_empty_tiers: bool = False,
     returns: bool = False,
 ) -> Plan:
@@ -59,6 +62,8 @@ def make_plan(
             raise ScenarioError(f"{label} {list(values)}: only whole numbers are allowed")
     if any(not 1 <= i <= NEVER for i in intervals):
         raise ScenarioError(f"intervals {list(intervals)}: each must be from 1 to {NEVER} rounds")
+    if micro_batches is not None and not (_is_whole(micro_batches) and micro_batches >= 1):
+        raise ScenarioError(f"micro_batches {micro_batches}: it must be a whole number from 1 on")
     smallest_step, last = (0, num_layers - returns) if allow_empty_tiers else (1, num_layers - 1)
     ordered = all(b - a >= smallest_step for a, b in pairwise(cuts))
     if not ordered or cuts[0] < 1 or cuts[-1] > last:
@@ -67,4 +72,4 @@ def make_plan(
             f"cuts {list(cuts)}: they must be {order} and lie between 1 and {last} for {num_layers} layers"
         )
     in_step = tuple(1 if e == 1 else int(i) for i, e in zip(intervals, entities, strict=True))
-    return Plan(tuple(int(c) for c in cuts), in_step, codes)
+    return Plan(tuple(int(c) for c in cuts), in_step, codes, None if micro_batches is None else int(micro_batches))

@@ -80,6 +80,10 @@ class Problem:
     """Whether the optimiser's state travels and is averaged with the parameters."""
     averaging: str = "plain"
     """The rule of averages."""
+    micro_batches: int = 1
+    """k: the mini-batches of every client in a round, whose gradients are accumulated; pipelined through the tiers."""
+    micro_batch_choices: tuple[int, ...] | None = None
+    """The numbers that a planner may choose from; None where the number is given."""
 
     def __repr__(self) -> str:
         return f"<Problem {self.name}: {len(self.profile)} layers over {self.system.names}>"
@@ -93,10 +97,15 @@ class Problem:
         """The same problem at another effective step."""
         return replace(self, learning_rate=step * (1 - self.momentum))
 
-    def with_codes(self, plan: Plan) -> Problem:
-        """The same problem with the codes of a plan, where it has any."""
+    def as_planned(self, plan: Plan) -> Problem:
+        """The same problem with the codes and the number of mini-batches of a plan, where it has any."""
         system = self.system.with_codes(plan.codes)
-        return self if system is self.system else replace(self, system=system)
+        found = self if system is self.system else replace(self, system=system)
+        return found if plan.micro_batches is None else found.with_micro_batches(plan.micro_batches)
+
+    def with_micro_batches(self, count: int) -> Problem:
+        """The same problem with so many mini-batches in a round."""
+        return self if count == self.micro_batches else replace(self, micro_batches=count)
 
     def without_top_tier(self) -> Problem:
         """The same problem for the system whose second highest tier is the top."""
@@ -118,6 +127,16 @@ class Problem:
     def work_flops(self) -> FloatArray:
         """(L+1,): FLOPs of the first l layers for one mini-batch, forward and backward (W_l = rho_l + varpi_l)."""
         return cumulative(self.batch_size * (self.profile.forward_flops + self.profile.backward_flops))
+
+    @cached_property
+    def pass_flops(self) -> FloatArray:
+        """(2, L+1): the same of the forward and of the backward pass alone."""
+        return cumulative(self.batch_size * np.stack((self.profile.forward_flops, self.profile.backward_flops)))
+
+    @property
+    def gradient_variance(self) -> FloatArray:
+        """(L,): the variance of what a client steps with, the mean of k mini-batch gradients: sigma_l^2 / k."""
+        return self.constants.gradient_variance / self.micro_batches
 
     @cached_property
     def uplink_bits(self) -> FloatArray:
@@ -160,11 +179,11 @@ class Problem:
     def client_memory_bits(self) -> FloatArray:
         """(M, L+1): bits the first l layers occupy in each tier for one client, however few of them a link carries.
 
-        Unlike the paper's C5 the activations of the whole mini-batch count: a real device has to hold them. So does
-        what averages keep in tiers with several entities.
+        Unlike the paper's C5 the activations of the whole mini-batch count, and those of all mini-batches of a round: a
+        real device has to hold them. So does what averages keep in tiers with several entities.
         """
         profile = self.profile
-        activations = self.batch_size * (profile.activation_bits + profile.gradient_bits)
+        activations = self.micro_batches * self.batch_size * (profile.activation_bits + profile.gradient_bits)
         kept = self.averaging_copies[:, None] * profile.parameter_bits
         return cumulative(activations + profile.optimizer_bits + profile.parameter_bits + kept)
 

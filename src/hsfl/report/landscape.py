@@ -58,4 +58,4 @@ def over_intervals(problem: Problem, evaluation: Evaluation) -> list[tuple[int, 
 
 def as_planned(problem: Problem, evaluation: Evaluation) -> Problem:
     """The problem at the learning rate and in the codes of a plan."""
-    return replace(problem, learning_rate=evaluation.learning_rate).with_codes(evaluation.plan)
+    return replace(problem, learning_rate=evaluation.learning_rate).as_planned(evaluation.plan)

@@ -12,7 +12,7 @@ from rich.text import Text
 from hsfl.problem.units import format_seconds
 from hsfl.records import PlanRecord, RoundRecord, Summary
 from hsfl.report.pace import Pace
-from hsfl.report.words import forecast_text, left_out, numbers, planned_codes, reached, some
+from hsfl.report.words import each_round, forecast_text, left_out, numbers, planned_codes, reached, some
 from hsfl.runs.callback import Callback
 from hsfl.runs.stopping import round_limit
 from hsfl.scenario.scenario import Scenario
@@ -57,6 +57,7 @@ class LiveLine(Callback):
 
     def on_plan(self, record: PlanRecord) -> None:
         plan, kept = f"cuts {numbers(record.cuts)}; intervals {numbers(record.intervals)}", record.kept is not None
+        plan += each_round(record.micro_batches)
         plan += "" if record.codes is None else f"; links {planned_codes(record.codes)}"
         news = plan != self.plan or (kept and not self.kept)  # a plan made again each time would fill the screen
         self.plan, self.kept, self.gain = plan, kept, record.corrected_gain or self.gain

@@ -20,7 +20,7 @@ from hsfl.report.groups import Group, accuracies, classifies, differences, ended
 from hsfl.report.measured import kind_of_time, parts_of_a_round, time_of, what_times_are
 from hsfl.report.traffic import traffic_rows
 from hsfl.report.verdicts import SPREADS, grouped_headline, grouped_rows, spread
-from hsfl.report.words import both, counted, forecast_text, left_out, numbers, percent, planned_codes
+from hsfl.report.words import both, counted, each_round, forecast_text, left_out, numbers, percent, planned_codes
 from hsfl.runs.reading import Run, common_target, total_bytes
 
 #: Of a long list of plans, so many at either end are shown.
@@ -238,12 +238,13 @@ def _sent(found: Sequence[Group], target: float) -> str:
 
 
 def _plan_sentence(run: Run) -> str:
-    plans = [(plan.cuts, plan.intervals, plan.codes) for plan in run.plans]
+    plans = [(plan.cuts, plan.intervals, plan.codes, plan.micro_batches) for plan in run.plans]
     changes = sum(before != after for before, after in pairwise(plans))
     times = {0: "never changed", 1: "changed once"}.get(changes, f"changed {changes:,} times")
-    cuts, intervals, codes = plans[-1]
+    cuts, intervals, codes, count = plans[-1]
     links = "" if codes is None else f", links in {planned_codes(codes)}"
-    return f"The plan {times}; the last has cuts {numbers(cuts)} and intervals {numbers(intervals)}{links}."
+    chosen = f"{numbers(cuts)} and intervals {numbers(intervals)}{links}{each_round(count)}"
+    return f"The plan {times}; the last has cuts {chosen}."
 
 
 def _environment(run: Run) -> _Cells:
@@ -259,7 +260,9 @@ def _environment(run: Run) -> _Cells:
 
 def _plans(plans: Sequence[PlanRecord]) -> _Cells:
     coded = any(plan.codes is not None for plan in plans)
+    counted_too = any(plan.micro_batches is not None for plan in plans)
     header = ["after round", "at", "cuts", "intervals", *(["links"] if coded else [])]
+    header += ["mini-batches"] if counted_too else []
     header += ["forecast", "by", "kept or shortened because"]
     rows = [
         [
@@ -268,6 +271,7 @@ def _plans(plans: Sequence[PlanRecord]) -> _Cells:
             numbers(plan.cuts),
             numbers(plan.intervals),
             *([planned_codes(plan.codes or [])] if coded else []),
+            *([str(plan.micro_batches or "")] if counted_too else []),
             forecast_text(plan.forecast) if plan.forecast is not None else "–",
             plan.strategy or "",
             plan.kept or plan.shortened or "",

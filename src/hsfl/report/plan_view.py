@@ -28,7 +28,7 @@ from hsfl.report.plan_words import (
     slowest_text,
     system_text,
 )
-from hsfl.report.words import codes_text, counted, finite, numbers
+from hsfl.report.words import codes_text, counted, each_round, finite, numbers
 
 #: More cut vectors are shown cut by cut.
 _SHOWN = 5_000
@@ -108,11 +108,12 @@ def sweep_view(
 
 def _choice(e: Evaluation) -> dict[str, str]:
     time = format_seconds(e.total_latency_s) if e.reaches_target else "target missed"
-    return {"time": time, "cuts": numbers(e.plan.cuts), "intervals": numbers(e.plan.intervals)}
+    intervals = numbers(e.plan.intervals) + each_round(e.plan.micro_batches)
+    return {"time": time, "cuts": numbers(e.plan.cuts), "intervals": intervals}
 
 
 def _tiers(problem: Problem, e: Evaluation) -> list[dict[str, Any]]:
-    problem, found = problem.with_codes(e.plan), []
+    problem, found = problem.as_planned(e.plan), []
     for m, layers in enumerate(tier_layers(e.plan.cuts, problem.num_layers)):
         tier = problem.system.tiers[m]
         averaged = tier.entities > 1 and len(layers) > 0

@@ -35,7 +35,10 @@ _WHAT = {
 
 @dataclass(frozen=True)
 class RoundStep:
-    """A part of the slowest client's average round that takes time."""
+    """A part of the slowest client's average round that takes time.
+
+    Of several mini-batches the slowest stage up and the slowest down take that of all, the others that of one.
+    """
 
     label: str
     kind: str
@@ -79,10 +82,13 @@ def system_text(problem: Problem) -> str:
 def slowest_text(problem: Problem, e: Evaluation) -> str:
     """Whose round it is that a plan's time is made of."""
     clients, participants = problem.system.num_clients, problem.system.participants
+    count = e.plan.micro_batches or problem.micro_batches
+    piped = "" if count == 1 else f", with {count:,} mini-batches in a pipeline"
     if not problem.system.sampled:
-        return f"the slowest client (client {e.slowest_client + 1:,} of {clients:,})"
+        return f"the slowest client (client {e.slowest_client + 1:,} of {clients:,}){piped}"
     slowest = "one" if participants == 1 else f"the slowest of {participants:,}"
-    return f"{slowest} of {clients:,} clients at random, in the mean (client {e.slowest_client + 1:,} is nearest to it)"
+    nearest = f"client {e.slowest_client + 1:,} is nearest to it"
+    return f"{slowest} of {clients:,} clients at random, in the mean ({nearest}){piped}"
 
 
 def model_text(problem: Problem) -> str:

@@ -20,7 +20,7 @@ from hsfl.report.groups import Group, band, ended_by, groups, run_labels
 from hsfl.report.labels import CLIENTS_SHOWN
 from hsfl.report.measured import is_measured, kind_of_time
 from hsfl.report.page import summary_rows, what_you_see
-from hsfl.report.words import finite, forecast_text, numbers, reached
+from hsfl.report.words import each_round, finite, forecast_text, numbers, reached
 from hsfl.runs.reading import Run, total_bytes
 from hsfl.runs.stopping import round_limit
 from hsfl.scenario.schema import ScenarioFile
@@ -111,7 +111,8 @@ def state(run: Run, rate: float | None, left_s: float | None, quiet_s: float) ->
     if evaluated and evaluated[-1].forecast is not None and not run.finished:
         said.append(forecast_text(evaluated[-1].forecast))
     if run.plans and not run.finished:
-        said.append(f"cuts {numbers(run.plans[-1].cuts)}, intervals {numbers(run.plans[-1].intervals)}")
+        plan = run.plans[-1]
+        said.append(f"cuts {numbers(plan.cuts)}, intervals {numbers(plan.intervals)}{each_round(plan.micro_batches)}")
     if run.finished:
         now = f"ended by {ended_by(run)} after {round_:,} rounds"
     elif last is None:

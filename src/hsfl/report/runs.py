@@ -140,7 +140,8 @@ def draw_plans(run: Run, figure: Figure | None = None) -> Figure:
     bottom.set_xlabel("rounds")
     bottom.locator_params(axis="x", integer=True)
     bottom.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    count = len({(tuple(plan.cuts), tuple(plan.intervals), repr(plan.codes)) for plan in run.plans})
+    chosen = ((tuple(p.cuts), tuple(p.intervals), repr(p.codes), p.micro_batches) for p in run.plans)
+    count = len(set(chosen))
     kinds = "one plan throughout" if count == 1 else f"{count} different plans"
     figure.suptitle(f"{plain(run.name)}: where the model is cut and how often tiers are averaged ({kinds})")
     return figure

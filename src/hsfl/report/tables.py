@@ -35,7 +35,7 @@ from hsfl.report.plan_words import (
     slowest_text,
     system_text,
 )
-from hsfl.report.words import codes_text, counted, numbers
+from hsfl.report.words import codes_text, counted, each_round, numbers
 from hsfl.scenario.scenario import Scenario
 
 _BAR = 32
@@ -62,7 +62,7 @@ def plan_report(problem: Problem, result: PlanResult, caveat: str | None = None)
 
 
 def _tier_table(problem: Problem, evaluation: Evaluation) -> Grid:
-    problem, rows = problem.with_codes(evaluation.plan), []
+    problem, rows = problem.as_planned(evaluation.plan), []
     for m, layers in enumerate(tier_layers(evaluation.plan.cuts, problem.num_layers)):
         tier = problem.system.tiers[m]
         averaged, limit = tier.entities > 1 and len(layers) > 0, float(tier.memory_bits.min())
@@ -104,7 +104,8 @@ def _timing(label: str, e: Evaluation, style: str = "") -> Text:
     if e.rounds is None:
         return text.append(f" ({e.target:.4g} is never reached)")
     text.append(f", {counted(e.rounds, 'round')} of {format_seconds(average_round(e))} on average\n")
-    text.append(f"(cuts {numbers(e.plan.cuts)}; intervals {numbers(e.plan.intervals)}; ")
+    chosen = f"cuts {numbers(e.plan.cuts)}; intervals {numbers(e.plan.intervals)}{each_round(e.plan.micro_batches)}"
+    text.append(f"({chosen}; ")
     return text.append(f"target: mean squared gradient norm {e.target:.4g})")
 
 
@@ -159,9 +160,10 @@ def sweep_table(
     `names` are those of the tiers.
     """
     rows, failures = [], []
+    counted_too = any(isinstance(p, PlanResult) and p.plan.micro_batches is not None for _, p in points)
     for value, point in points:
         if isinstance(point, HsflError):
-            rows.append((value, "no plan", "", "", "", "", ""))
+            rows.append((value, "no plan", *[""] * (5 + counted_too)))
             failures.append(Text(f"{value}: {point}"))
             continue
         e = point.evaluation
@@ -171,14 +173,16 @@ def sweep_table(
                 value,
                 numbers(e.plan.cuts),
                 numbers(e.plan.intervals),
+                *([str(e.plan.micro_batches or "")] if counted_too else []),
                 f"{e.rounds:,}",
                 format_seconds(average_round(e)),
                 format_seconds(e.total_latency_s),
                 limit_name(limit, names) if limit else "",
             )
         )
-    header = ("value", "cuts", "intervals", "rounds", "round", "time to target", "limited by")
-    right = (False, False, False, True, True, True, False)
+    more = ["mini-batches"] if counted_too else []
+    header = ("value", "cuts", "intervals", *more, "rounds", "round", "time to target", "limited by")
+    right = (False, False, False, *[True] * len(more), True, True, True, False)
     return Group(Text(f"The plan as {field} moves", style="bold"), Grid(header, rows, right), *failures)
 
 

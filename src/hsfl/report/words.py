@@ -16,6 +16,11 @@ def counted(count: int, name: str) -> str:
     return f"{count:,} {name if count == 1 else _plural(name)}"
 
 
+def each_round(mini_batches: int | None) -> str:
+    """What a plan says besides its cuts and intervals, where that is planned: "; 4 mini-batches a round"."""
+    return "" if mini_batches is None else f"; {counted(mini_batches, 'mini-batch')} a round"
+
+
 def _plural(name: str) -> str:
     if not name[-1:].isalpha() or (name[-1] in "sS" and name[-2:].lower() != "ss"):
         return name

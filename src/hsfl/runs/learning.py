@@ -10,9 +10,11 @@ from hsfl.engine.losses import LOSSES, METRICS, Loss, Metric, accuracy
 from hsfl.engine.step_schedule import StepSchedule, cosine, steps, warmed_up
 from hsfl.errors import ScenarioError
 from hsfl.factory import Factory
+from hsfl.problem.strategy import Strategy
 from hsfl.runs.stopping import horizon
 from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.strategy_sections import StoppingSection
+from hsfl.scenario.toml_format import toml_value
 
 #: What metrics of one's own may not be called: it is there already.
 _TAKEN = ("loss", "test_loss")
@@ -102,6 +104,21 @@ def step_schedule(scenario: Scenario) -> StepSchedule | None:
     elif training.schedule != "constant":
         schedule = _own(scenario, "training.schedule", training.schedule)
     return warmed_up(schedule or (lambda round_: 1.0), warmup) if warmup else schedule
+
+
+def check_micro_batches(scenario: Scenario, strategy: Strategy, *, machines: bool) -> None:
+    """ScenarioError where rounds cannot have so many mini-batches, or their number cannot be planned."""
+    problem, given = scenario.training_problem, toml_value(scenario.spec.training.micro_batches)
+    if machines and (problem.micro_batch_choices is not None or problem.micro_batches > 1):
+        raise ScenarioError(
+            f"training.micro_batches = {given}: machines train on one mini-batch in a round; remove it, or simulate it "
+            "with hsfl train"
+        )
+    if problem.constants.by_loss and getattr(strategy, "plans_micro_batches", False):
+        raise ScenarioError(
+            f'training.micro_batches = {given}: it cannot be planned with strategy.drift = "energy", which does not '
+            'weigh the noise of gradients; give a number, or strategy.drift = "refined"'
+        )
 
 
 def _own(scenario: Scenario, field: str, spec: str) -> Callable[..., Any]:

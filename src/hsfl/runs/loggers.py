@@ -39,7 +39,8 @@ class Logger(Callback):
     def on_plan(self, record: PlanRecord) -> None:
         cuts = {f"cut/{name}": cut for name, cut in zip(self.names, record.cuts, strict=False)}
         intervals = {f"interval/{name}": i for name, i in zip(self.names, record.intervals, strict=True)}
-        self.write(cuts | intervals, record.round)
+        count = {} if record.micro_batches is None else {"micro_batches": record.micro_batches}
+        self.write(cuts | intervals | count, record.round)
 
     def on_round(self, record: RoundRecord) -> None:
         numbers: dict[str, float | None] = {

@@ -29,7 +29,7 @@ from hsfl.errors import HsflError, ScenarioError
 from hsfl.problem.problem import Problem
 from hsfl.problem.strategy import Strategy
 from hsfl.records import Labels
-from hsfl.runs.learning import AS_NAMED, Given, Objective, objective, step_schedule
+from hsfl.runs.learning import AS_NAMED, Given, Objective, check_micro_batches, objective, step_schedule
 from hsfl.runs.participating import check_place, participation_of
 from hsfl.runs.processes import number_here
 from hsfl.scenario.catalog import CLASSES
@@ -98,6 +98,7 @@ def prepare(
         machines = backend.data_elsewhere
         check_place(scenario, processes=1 if processes is None else processes.size, machines=machines)
         participation = None if machines else participation_of(scenario)
+        check_micro_batches(scenario, strategy, machines=machines)
         if strategy.needs_constants and scenario.caveat is not None:
             warnings.warn(scenario.caveat, stacklevel=2)
         if strategy.needs_constants and spec.strategy.constants == "measured":
@@ -149,6 +150,7 @@ def prepare(
             weights=None if training.weighting != "samples" or shared else [len(part) for part in parts],
             averaging=RULES[training.averaging](**training.averaging_settings),
             codes=[tier.codes for tier in problem.system.tiers],
+            micro_batches=problem.micro_batches,
             device=device,
             precision=execution.precision,
             seed=seed,

@@ -74,6 +74,7 @@ def _check(state: SessionRecord, round_: int, algorithm: Algorithm) -> None:
             entities=problem.system.entities,
             num_layers=problem.num_layers,
             codes=problem.system.codes_named(schedule.codes),
+            micro_batches=schedule.micro_batches,
             allow_empty_tiers=True,
             returns=problem.system.returns,
         )
@@ -83,6 +84,7 @@ def _check(state: SessionRecord, round_: int, algorithm: Algorithm) -> None:
     fits = {
         "algorithm.schedule.round": schedule.round == round_,
         "algorithm.schedule": max(moments) <= round_,
+        "algorithm.schedule.micro_batches": schedule.micro_batches in (None, *(problem.micro_batch_choices or ())),
         "algorithm.time_s": 0 <= state.algorithm.time_s < float("inf"),
         "algorithm.bits": state.algorithm.bits.keys() == algorithm.clock.bits.keys(),
         "waiting": waiting is None or (waiting.round == round_ and isfinite(waiting.time_s)),

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hsfl.engine.algorithm import rounds_of_probe
 from hsfl.engine.asking import proposed
 from hsfl.engine.clock import SimulatedClock
-from hsfl.engine.estimate import recorded_constants
+from hsfl.engine.estimate import recorded_constants, rounds_of_probe
 from hsfl.engine.schedule import Schedule
 from hsfl.errors import InfeasibleError
 from hsfl.problem.plan import Plan
@@ -34,7 +33,6 @@ def retimed(run: Run, scenario: Scenario, strategy: Strategy | None = None) -> R
     strategy = strategy or make_strategy(scenario)
     conditions, choice, problem = Conditions(scenario), scenario.spec.strategy, scenario.training_problem
     measures = strategy.needs_constants and choice.constants == "measured"
-    probes = rounds_of_probe(problem, choice.probe_batches) if measures else 0
     clock, participation = SimulatedClock(problem), participation_of(scenario)
     if participation is not None and participation.by_machines:
         return None
@@ -46,7 +44,7 @@ def retimed(run: Run, scenario: Scenario, strategy: Strategy | None = None) -> R
     for line in run.metrics:
         if line.round > 0:
             system = conditions.at(schedule.round, clock.time_s)
-            clock.see(system, None if schedule.plan is None else schedule.plan.codes)
+            clock.see(system, schedule.plan)
             schedule.gather(clock)
             if (record := made.get(schedule.round)) is not None:
                 shortened = record.shortened is not None  # by what was seen of drift and loss, on any machines
@@ -60,8 +58,9 @@ def retimed(run: Run, scenario: Scenario, strategy: Strategy | None = None) -> R
                 if schedule.plan is not None and schedule.plan.cuts != plan.cuts:
                     clock.move(schedule.plan.cuts, plan.cuts, schedule.holders())
                 schedule.adopt(plan)
-                clock.see(system, plan.codes)
-                clock.split(plan.cuts, 0 if shortened else probes, schedule.cohort)
+                clock.see(system, plan)
+                probes = rounds_of_probe(clock.problem, choice.probe_batches) if measures and not shortened else 0
+                clock.split(plan.cuts, probes, schedule.cohort)
                 plans.append(record.model_copy(update={"time_s": clock.time_s}))
             assert schedule.plan is not None
             cuts, present = schedule.plan.cuts, schedule.participants(clock)
@@ -82,7 +81,7 @@ def _asked_again(
     strategy: Strategy, record: PlanRecord, scenario: Scenario, clock: SimulatedClock, current: Plan | None
 ) -> Plan | None:
     """The recorded plan, if the strategy chooses it on the clock's machines too."""
-    problem = replace(scenario.training_problem, system=clock.problem.system)
+    problem = clock.problem
     if record.constants is not None:
         problem = replace(problem, constants=recorded_constants(record.constants))
     try:
@@ -95,4 +94,5 @@ def _asked_again(
 
 
 def _recorded(record: PlanRecord, system: System) -> Plan:
-    return Plan(tuple(record.cuts), tuple(record.intervals), system.codes_named(record.codes))
+    codes = system.codes_named(record.codes)
+    return Plan(tuple(record.cuts), tuple(record.intervals), codes, record.micro_batches)

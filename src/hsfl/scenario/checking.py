@@ -30,12 +30,42 @@ def checked_spec(raw: Mapping[str, Any], source: str) -> ScenarioFile:
         raise ScenarioError(
             f"{source}: model.input_shape is missing; a factory needs it, such as input_shape = [3, 32, 32]"
         )
+    if spec.training.labels == "devices" and spec.training.micro_batches != 1:
+        raise ScenarioError(
+            f'{source}: training.micro_batches = {toml_value(spec.training.micro_batches)}: with labels = "devices" a '
+            "round has one mini-batch, for a device's first and last layers cannot work on several at once; remove one "
+            "of them"
+        )
     names = tier_names(spec)
     if repeated := [n for n in names if names.count(n) > 1]:
         raise ScenarioError(
             f"{source}: tiers.name = {toml_value(repeated[0])} is used twice; give every tier its own name"
         )
     return spec
+
+
+def check_averaging(spec: ScenarioFile, source: str) -> None:
+    """ScenarioError where averages are asked for beside what excludes them."""
+    training = spec.training
+    if (misplaced := training.misplaced_setting()) is not None:
+        raise ScenarioError(f"{source}: {misplaced}")
+    if training.averaging != "corrected":
+        return
+    if training.optimizer not in ("sgd", "momentum"):
+        raise ScenarioError(
+            f'{source}: training.averaging = "corrected" with training.optimizer = '
+            f'{toml_value(training.optimizer)}: only with "sgd" and "momentum"; change one of them'
+        )
+    if spec.participation.model_fields_set:
+        raise ScenarioError(
+            f'{source}: training.averaging = "corrected": it takes for granted that everybody takes part; '
+            'write "plain", or remove the section participation'
+        )
+    if training.average_optimizer:
+        raise ScenarioError(
+            f'{source}: training.average_optimizer = true with training.averaging = "corrected", whose '
+            "momentum is common to all machines without being sent; remove average_optimizer"
+        )
 
 
 def tier_names(spec: ScenarioFile) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, PlainValidator, Tag
 
@@ -65,6 +65,23 @@ def _number_or_share(value: object) -> object:
 NumberOrShare = Annotated[
     Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)], BeforeValidator(_number_or_share)
 ]
+
+
+#: The numbers of mini-batches that "auto" chooses from.
+AUTO_MICRO_BATCHES = tuple(range(1, 17))
+_MOST_MICRO_BATCHES = 10**6
+
+
+def _number_or_choices(value: object) -> object:
+    given = value if isinstance(value, list) else [value]
+    whole = all(isinstance(one, int) and not isinstance(one, bool) and 1 <= one <= _MOST_MICRO_BATCHES for one in given)
+    if value != "auto" and not (whole and 1 <= len(set(given)) == len(given) <= 64):
+        raise ValueError('it should be a whole number from 1 on, "auto", or a list to choose from, such as [1, 2, 4]')
+    return value
+
+
+#: So many mini-batches, or a number to be chosen: any that is useful, or one of a list.
+MicroBatches = Annotated[int | Literal["auto"] | list[int], BeforeValidator(_number_or_choices)]
 
 
 class Section(BaseModel):

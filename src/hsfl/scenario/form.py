@@ -20,7 +20,7 @@ from hsfl.scenario.toml_format import toml_value
 
 #: The fields of every section, in the order in which they are shown.
 TURNED = {
-    "training": ("batch_size", "learning_rate", "optimizer", "averaging", "labels"),
+    "training": ("batch_size", "micro_batches", "learning_rate", "optimizer", "averaging", "labels"),
     "participation": ("cohort",),
     "convergence": ("target", "rounds", "slack", "smoothness", "initial_gap", "drift"),
     "tiers": (
@@ -34,6 +34,8 @@ TURNED = {
         "code",
     ),
 }
+#: What is offered for fields that take other things, too.
+_OFFERED = {"code": (*CODES, AUTO), "micro_batches": ("1", "2", "4", "8", "16", AUTO)}
 #: A longer list is shown but not turned.
 _MANY = 64
 
@@ -132,9 +134,9 @@ def _field(path: str, group: str, section: str, name: str, values: Mapping[str, 
         )
     if isinstance(value, float):  # where whole numbers may stand too, such as a share for a number of clients
         schema = schema | next((kind for kind in schema.get("anyOf", []) if kind.get("type") == "number"), {})
-    choices = tuple(schema.get("enum", (*CODES, AUTO) if name == "code" else ()))
+    choices = tuple(schema.get("enum", _OFFERED.get(name, ())))
     if choices:
-        own = () if value is None or value in choices else (_text(value),)
+        own = () if value is None or _text(value) in choices else (_text(value),)
         common["default"] = _text(schema.get("default") or ("fp32" if name == "code" else "paper"))
         return FormField(**common, kind="choice", choices=(*choices, *own))
     return FormField(

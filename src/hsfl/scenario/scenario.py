@@ -18,7 +18,7 @@ from hsfl.problem.profile import FloatArray, LayerProfile
 from hsfl.problem.system import System
 from hsfl.scenario.catalog import CLASSES, DEFAULT_INPUT_SHAPES, shipped_profile
 from hsfl.scenario.caveats import caveat
-from hsfl.scenario.checking import checked_spec, listed_tiers, tier_names
+from hsfl.scenario.checking import check_averaging, checked_spec, listed_tiers, tier_names
 from hsfl.scenario.data_section import DataSection
 from hsfl.scenario.draw import draw_system
 from hsfl.scenario.objects import given_fields, still_named
@@ -60,7 +60,9 @@ class Scenario:
         ]
         training = self.spec.training
         kept = "; labels on the devices" if training.labels == "devices" else ""
-        note = f"Model {self._model}; batch {training.batch_size}, learning rate {training.learning_rate:g}{kept}."
+        several = "" if training.micro_batches == 1 else f" × {toml_value(training.micro_batches)}"
+        batch = f"batch {training.batch_size}{several}"
+        note = f"Model {self._model}; {batch}, learning rate {training.learning_rate:g}{kept}."
         title = f"{self.name}: {self.spec.description}" if self.spec.description else self.name
         return table(title, rows, ["tier", *(field.replace("_", " ") for field in used)], note)
 
@@ -181,7 +183,7 @@ class Scenario:
             raise ScenarioError(
                 f'{self.source}: training.momentum = {training.momentum}: only with optimizer = "momentum"; remove it'
             )
-        self._check_averaging()
+        check_averaging(self.spec, self.source)
         if not profile.optimizer_bits.any():
             profile = profile.with_optimizer(training.optimizer)
         if len(profile) < len(self.tier_names):
@@ -210,30 +212,9 @@ class Scenario:
             seed=self.spec.seed,
             average_optimizer=training.average_optimizer,
             averaging=training.averaging,
+            micro_batches=training.fewest_micro_batches,
+            micro_batch_choices=training.micro_batch_choices,
         )
-
-    def _check_averaging(self) -> None:
-        """ScenarioError where averages are asked for beside what excludes them."""
-        training = self.spec.training
-        if (misplaced := training.misplaced_setting()) is not None:
-            raise ScenarioError(f"{self.source}: {misplaced}")
-        if training.averaging != "corrected":
-            return
-        if training.optimizer not in ("sgd", "momentum"):
-            raise ScenarioError(
-                f'{self.source}: training.averaging = "corrected" with training.optimizer = '
-                f'{toml_value(training.optimizer)}: only with "sgd" and "momentum"; change one of them'
-            )
-        if self.spec.participation.model_fields_set:
-            raise ScenarioError(
-                f'{self.source}: training.averaging = "corrected": it takes for granted that everybody takes part; '
-                'write "plain", or remove the section participation'
-            )
-        if training.average_optimizer:
-            raise ScenarioError(
-                f'{self.source}: training.average_optimizer = true with training.averaging = "corrected", whose '
-                "momentum is common to all machines without being sent; remove average_optimizer"
-            )
 
     def _with_constants(self, drift: str) -> Problem:
         """The bare problem, once everything that the bound needs with this drift model is known to be there."""
@@ -314,7 +295,8 @@ class Scenario:
         """Fill in epsilon, as given or by the rounds that full synchronisation would need with these constants.
 
         These rounds are at the given learning rate, or at 1/smoothness where that is less: above it the bound ends. All
-        clients take part in them, so that plans for cohorts of any size have one target.
+        clients take part in them, with one mini-batch each, so that plans for cohorts of any size, and for any number
+        of mini-batches, have one target.
         """
         spec = self.spec.convergence
         if problem.constants.by_loss:
@@ -331,7 +313,7 @@ class Scenario:
             if spec.slack is not None:
                 raise ScenarioError(f"{self.source}: convergence.slack = {spec.slack}: only with rounds; remove it")
             return replace(problem, constants=replace(problem.constants, target=spec.target))
-        everyone = replace(problem, system=replace(problem.system, cohort=None))
+        everyone = replace(problem, system=replace(problem.system, cohort=None), micro_batches=1)
         valid = everyone.with_step(min(problem.step, 1 / problem.constants.smoothness))
         target = target_after(valid, spec.rounds, spec.slack or 0.0)
         return replace(problem, constants=replace(problem.constants, target=target))

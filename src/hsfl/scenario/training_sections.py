@@ -9,7 +9,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hsfl.scenario.field_types import Duration, NotNegative, Positive, Round, Section, named_or_own
+from hsfl.scenario.field_types import (
+    AUTO_MICRO_BATCHES,
+    Duration,
+    MicroBatches,
+    NotNegative,
+    Positive,
+    Round,
+    Section,
+    named_or_own,
+)
 
 
 class ServerSection(Section):
@@ -44,7 +53,13 @@ SERVER_SETTINGS = {
 class TrainingSection(Section):
     """How every client trains."""
 
-    batch_size: int = Field(ge=1, le=10**9, description="Samples per client and round (b).")
+    batch_size: int = Field(ge=1, le=10**9, description="Samples per client and mini-batch (b).")
+    micro_batches: MicroBatches = Field(
+        1,
+        description="Mini-batches of every client in a round (k): their gradients are accumulated, and tiers work on "
+        "one while others are on their way. A number; auto: planned, from 1 to 16; or a list such as [1, 2, 4], "
+        "planned among these.",
+    )
     learning_rate: Positive = Field(
         description="Step of an update; with momentum counted (below) it must be at most 1/smoothness."
     )
@@ -139,6 +154,19 @@ class TrainingSection(Section):
         "scenario's seed. The machines are always drawn from the scenario's.",
         examples=[1],
     )
+
+    @property
+    def micro_batch_choices(self) -> tuple[int, ...] | None:
+        """The numbers of mini-batches to choose from, the least first; None where one is given."""
+        given = self.micro_batches
+        if isinstance(given, int):
+            return None
+        return AUTO_MICRO_BATCHES if given == "auto" else tuple(sorted(given))
+
+    @property
+    def fewest_micro_batches(self) -> int:
+        """The number of mini-batches that is given, or the least to choose from."""
+        return self.micro_batches if isinstance(self.micro_batches, int) else min(self.micro_batch_choices or (1,))
 
     @property
     def correctable(self) -> bool:

@@ -60,6 +60,7 @@ def make_strategy(scenario: Scenario) -> Strategy:
         planner=given.planner,
         allow_empty_tiers=given.allow_empty_tiers,
         plans_codes=scenario.system.plans_codes,
+        plans_micro_batches=scenario.spec.training.micro_batch_choices is not None,
         may_correct=scenario.spec.training.averaging == "plain" and scenario.spec.training.correctable,
     )
 

@@ -29,7 +29,8 @@ MA and MS are the model aggregation and model splitting of the paper; R is rando
   the cloud where links are fast, and averages then take longer than rounds. RMA+AMS-averages is the variant that
   counts them: the cuts with the least mean latency of a round with its averages, at the intervals drawn.
 - PSL is parallel split learning: sub-models are never averaged.
-- Codes of links that are left to the planner are planned by all of them, for the cuts and intervals that they choose.
+- Codes of links and the number of mini-batches in a round, where they are left to the planner, are planned by all of
+  them, for the cuts and intervals that they choose.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ import numpy as np
 from hsfl.errors import InfeasibleError
 from hsfl.planner.baselines import convergence_aside, fastest_round_cuts, random_cuts, random_intervals
 from hsfl.planner.corrected import corrected_gain
-from hsfl.planner.exact import ExactSolver
-from hsfl.planner.solve import solve, with_best_codes
+from hsfl.planner.exact import ExactSolver, Solution
+from hsfl.planner.micro_batches import best_of_all
+from hsfl.planner.solve import completed, solve
 from hsfl.planner.terms import Terms
 from hsfl.problem.plan import NEVER, Plan
 from hsfl.problem.problem import Problem
@@ -87,18 +89,24 @@ class Named:
     allow_empty_tiers: bool = False
     plans_codes: bool = False
     """Whether codes are left to the planner, too."""
+    plans_micro_batches: bool = False
+    """Whether the number of mini-batches in a round is."""
     may_correct: bool = False
     """Whether averages are plain and could be corrected."""
 
     @property
     def replans(self) -> bool:
-        return self.plans_codes or any(
+        return self._plans_more or any(
             c in (PLANNED, RANDOM, FASTEST, FASTEST_AVERAGED) for c in (self.intervals, self.cuts)
         )
 
     @property
     def needs_constants(self) -> bool:
-        return self.plans_codes or PLANNED in (self.intervals, self.cuts)
+        return self._plans_more or PLANNED in (self.intervals, self.cuts)
+
+    @property
+    def _plans_more(self) -> bool:
+        return self.plans_codes or self.plans_micro_batches
 
     @property
     def guarded(self) -> bool:
@@ -116,15 +124,15 @@ class Named:
         if self.cuts == FASTEST_AVERAGED:
             intervals = self._intervals(problem, rng)
             plan = Plan(fastest_round_cuts(problem, intervals, allow_empty_tiers=self.allow_empty_tiers), intervals)
-            return with_best_codes(problem, plan) if self.plans_codes else plan
+            return completed(problem, plan) if self._plans_more else plan
         cuts = self._cuts(problem, rng)
         if self.intervals == PLANNED:
-            plan = ExactSolver(problem, allow_empty_tiers=self.allow_empty_tiers).solve(cuts=cuts).plan
+            plan = self._solved(problem, cuts=cuts)
             intervals = _limited(plan.intervals, current, problem)
         else:
             intervals = self._intervals(problem, rng)
         plan = Plan(cuts, intervals)
-        return with_best_codes(problem, plan) if self.plans_codes else plan
+        return completed(problem, plan) if self._plans_more else plan
 
     def corrected_gain(self, problem: Problem) -> float | None:
         """How many times as fast the plan would be with corrected averages; None where there is no choice."""
@@ -157,16 +165,23 @@ class Named:
         return tuple(int(c) for c in self.cuts)
 
     def _best(self, problem: Problem, intervals: tuple[int, ...]) -> Plan:
-        """The best cuts for given intervals, and the codes for both."""
+        """The best cuts for given intervals, and what else is planned for both."""
         while True:
             try:
-                solver = ExactSolver(problem, allow_empty_tiers=self.allow_empty_tiers)
-                return solver.solve(intervals).plan
+                return self._solved(problem, intervals)
             except InfeasibleError:
                 target = 2 * problem.constants.target
                 if not np.isfinite(target):
                     raise
                 problem = replace(problem, constants=replace(problem.constants, target=target))
+
+    def _solved(
+        self, problem: Problem, intervals: tuple[int, ...] | None = None, *, cuts: tuple[int, ...] | None = None
+    ) -> Plan:
+        def solved(one: Problem) -> Solution:
+            return ExactSolver(one, allow_empty_tiers=self.allow_empty_tiers).solve(intervals, cuts=cuts)
+
+        return best_of_all(problem, solved).plan
 
 
 def _limited(intervals: tuple[int, ...], current: Plan | None, problem: Problem) -> tuple[int, ...]:

@@ -11,7 +11,8 @@ independent, and their mean. With g^2 = G^2 - sigma^2 for the square of the mean
 
     rho gamma^2 [ (1 + 1/J_m) g^2 I^2 + 2 sigma^2 / N I ],  at I = 1 as well.
 
-With cohorts K stands for N, and the entities that are expected to work for J_m.
+With cohorts K stands for N, and the entities that are expected to work for J_m. With several mini-batches in a round
+their errors are independent too, so that N k stands for N.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ USUAL_NOISE = (0.045, 0.012)
 def crossing_noise(problem: Problem, link: str, code: Code) -> FloatArray:
     """(L,): what a code takes of the margin on the link ("up" or "down") over the cut after each layer.
 
-    beta gamma / N times the variance it adds; with `loss_target`, of which the noise of mini-batches is no part, and
-    which takes beta for 1/gamma, 1 / N.
+    beta gamma / (N k) times the variance it adds; with `loss_target`, of which the noise of mini-batches is no part,
+    and which takes beta for 1/gamma, 1 / (N k).
     """
     constants = problem.constants
     if constants.coding_noise is None:
         return np.zeros(problem.num_layers)
     scale = 1.0 if constants.by_loss else constants.smoothness * problem.step
     noise: FloatArray = constants.coding_noise[_LINKS.index(link), list(CODES).index(code.name)]
-    return scale / problem.system.participants * noise
+    return scale / (problem.system.participants * problem.micro_batches) * noise
 
 
 def coding_noise(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
@@ -62,8 +63,8 @@ def unsent(problem: Problem) -> FloatArray:
     if constants.coding_noise is None:
         return np.zeros(shape)
     assert constants.gradient_second_moment is not None
-    variance = constants.gradient_variance
-    mean = np.maximum(constants.gradient_second_moment - variance, 0.0)
+    variance = problem.gradient_variance
+    mean = np.maximum(constants.gradient_second_moment - constants.gradient_variance, 0.0)
     scale = 1.0 if constants.by_loss else (constants.smoothness * problem.step) ** 2
     systematic = (1 + 1 / system.working)[:, None] * mean
     random = np.broadcast_to(2 / system.participants * variance, systematic.shape)

@@ -27,7 +27,10 @@ _FAR = 1000
 
 
 def paper_drift(problem: Problem) -> FloatArray:
-    """Lemma 1: 4 beta^2 gamma^2 I_m^2 sum_l G_l^2, as coefficients (3, M, L) of I^2, I and 1."""
+    """Lemma 1: 4 beta^2 gamma^2 I_m^2 sum_l G_l^2, as coefficients (3, M, L) of I^2, I and 1.
+
+    The mean of several mini-batch gradients has a second moment of at most G^2, which stands for it.
+    """
     M, L = problem.system.num_tiers, problem.num_layers
     moment_L = problem.constants.gradient_second_moment
     assert moment_L is not None
@@ -39,7 +42,7 @@ def paper_drift(problem: Problem) -> FloatArray:
 def refined_drift(problem: Problem) -> FloatArray:
     """Random drift grows with k rounds since the average, systematic drift with k^2; averaged over k = 0..I-1:
 
-    beta^2 gamma^2 [a (I-1)/2 + b (I-1)(2I-1)/6] with a = (J_m - 1)/N sum_l sigma_l^2 and b = sum_l zeta_{m,l}^2;
+    beta^2 gamma^2 [a (I-1)/2 + b (I-1)(2I-1)/6] with a = (J_m - 1)/(N k) sum_l sigma_l^2 and b = sum_l zeta_{m,l}^2;
     within a cohort, where only some clients take part (`theory.sampling`).
     A model under bounded dissimilarity, not the paper's theorem; it tells IID from non-IID data, which G^2 cannot.
     """
@@ -61,7 +64,7 @@ def _rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
     """What every layer adds to a_m and b_m in every tier: (M, L) each, as far as training has seen it."""
     constants, system = problem.constants, problem.system
     assert constants.gradient_dissimilarity is not None
-    a_ML = (system.working[:, None] - 1) / system.participants * constants.gradient_variance
+    a_ML = (system.working[:, None] - 1) / system.participants * problem.gradient_variance
     seen_M = 1.0 if constants.drift_correction is None else constants.drift_correction[:, None]
     return seen_M * a_ML, seen_M * within_cohort(system, constants.gradient_dissimilarity)
 
@@ -188,15 +191,15 @@ def quadratic(coefficients: FloatArray, intervals: FloatArray, at_one: FloatArra
 
 @once
 def noise_floor(problem: Problem) -> float:
-    """beta gamma sum_l sigma_l^2 / N: what no number of rounds and no plan gets below; no part of `loss_target`.
+    """beta gamma sum_l sigma_l^2 / (N k): what no number of rounds gets below; no part of `loss_target`.
 
-    With cohorts beta gamma sum_l (sigma_l^2 / K + v_l).
+    With cohorts beta gamma sum_l (sigma_l^2 / (K k) + v_l).
     """
     constants = problem.constants
     if constants.by_loss:
         return 0.0
     by_step = constants.smoothness * problem.step
-    floor = float(by_step * constants.gradient_variance.sum() / problem.system.participants)
+    floor = float(by_step * problem.gradient_variance.sum() / problem.system.participants)
     return floor + by_step * sampling_variance(problem)
 
 
