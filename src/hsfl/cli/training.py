@@ -47,6 +47,9 @@ SomeScenario = Annotated[
     str | None, typer.Argument(help="A scenario file, or a built-in scenario by name (hsfl scenarios).")
 ]
 RoundsOption = Annotated[int | None, typer.Option(help="Train for so many rounds.")]
+LocalStepsOption = Annotated[
+    int | None, typer.Option(help="With --strategy FedAvg: rounds that devices train on their own before an average.")
+]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of weights, partition and mini-batches.")]
 RunOption = Annotated[
     Path | None,
@@ -90,7 +93,7 @@ def train(
         str | None,
         typer.Option(
             help="Who chooses cuts and intervals: HSFL (planned), fixed, RMA+MS, MA+RMS, RMA+RMS, DAMA+RMS, RMA+AMS, "
-            "PSL, or your own package.module:Class."
+            "PSL, FedAvg, or your own package.module:Class."
         ),
     ] = None,
     cuts: Annotated[
@@ -100,6 +103,7 @@ def train(
         str | None,
         typer.Option(metavar="5,6,1", help="With --strategy fixed or HSFL: rounds between averages, per tier."),
     ] = None,
+    local_steps: LocalStepsOption = None,
     averaging: AveragingOption = None,
     backend: Annotated[str | None, typer.Option(help="stacked (fast) or reference (reads like the paper).")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = None,
@@ -127,6 +131,7 @@ def train(
         "strategy.name": strategy,
         "strategy.cuts": numbers(cuts, "--cuts"),
         "strategy.intervals": numbers(intervals, "--intervals"),
+        "strategy.local_steps": local_steps,
         "training.averaging": averaging,
         "execution.backend": backend,
         "execution.device": device,

@@ -248,6 +248,10 @@ class Link:
         return replace(self, up=CODECS[up], down=CODECS[down], average=AVERAGE_CODECS[average])
 
 
+#: The link over a cut after the last layer: the loss is below, so what crosses in a simulation is as it was.
+UNCODED = Link(CODECS["fp32"], CODECS["fp32"], AVERAGE_CODECS["fp32"], codes_averages=False)
+
+
 def links(codes: str | Sequence[LinkCodes | GivenCodes] | None, topology: Topology) -> list[Link]:
     """The links of every tier, as a user names their codes; ScenarioError where they do not fit the tree."""
     each = [codes] * topology.num_tiers if codes is None or isinstance(codes, str) else list(codes)

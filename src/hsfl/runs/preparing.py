@@ -315,8 +315,12 @@ def _check_held_out(scenario: Scenario) -> None:
 def _check_top(scenario: Scenario, layers: int) -> None:
     """Several tensors cross no cut: the last layer, which gives them, has to be in the top tier."""
     given = scenario.spec.strategy
-    if given.allow_empty_tiers or (given.cuts and given.cuts[-1] >= layers):
-        field = "allow_empty_tiers" if given.allow_empty_tiers else f"cuts = {given.cuts}"
+    fields = {
+        'name = "FedAvg"': given.name.lower() == "fedavg",
+        "allow_empty_tiers": given.allow_empty_tiers,
+        f"cuts = {given.cuts}": given.cuts and given.cuts[-1] >= layers,
+    }
+    for field in (field for field, leaves_none in fields.items() if leaves_none):
         raise ScenarioError(
             f"strategy.{field}: the model gives several tensors, which cross no cut, so that its last layer has to be "
             f"in the top tier; cut after at most {layers - 1} of {layers} layers"

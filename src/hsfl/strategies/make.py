@@ -9,7 +9,7 @@ from hsfl.errors import ScenarioError, nearest
 from hsfl.factory import Factory
 from hsfl.problem.strategy import Strategy
 from hsfl.scenario.scenario import Scenario
-from hsfl.strategies.named import CHOICES, Named
+from hsfl.strategies.named import CHOICES, LOCAL_STEPS, Named
 
 NAMES = tuple(CHOICES)
 
@@ -22,6 +22,11 @@ def fixed(cuts: Sequence[int], intervals: Sequence[int]) -> Named:
 def make_strategy(scenario: Scenario) -> Strategy:
     """The strategy that a scenario's [strategy] section names."""
     given = scenario.spec.strategy
+    if given.local_steps is not None and ("strategy" in scenario.objects or given.name.lower() != "fedavg"):
+        raise ScenarioError(
+            f'strategy.local_steps = {given.local_steps}: only name = "FedAvg" (--strategy FedAvg) has local steps; '
+            "elsewhere intervals say after how many rounds a tier is averaged"
+        )
     if (own := scenario.objects.get("strategy")) is not None:
         return checked(own, "strategy")
     if ":" in given.name:
@@ -38,8 +43,9 @@ def make_strategy(scenario: Scenario) -> Strategy:
         if value is None and how is None:
             raise ScenarioError(f"strategy.{field} is missing; name = {name!r} needs {_needed(name)}")
         if value is not None and how is not None and name != "HSFL":
+            instead = "give local_steps instead" if how == LOCAL_STEPS else "remove them"
             raise ScenarioError(
-                f"strategy.{field}: name = {name!r} chooses its own {field}; remove them, or write name = "
+                f"strategy.{field}: name = {name!r} chooses its own {field}; {instead}, or write name = "
                 '"fixed" (--strategy fixed)'
             )
         if value is not None and len(value) != (wanted := len(scenario.spec.tiers) - (field == "cuts")):
@@ -59,6 +65,7 @@ def make_strategy(scenario: Scenario) -> Strategy:
         planner=given.planner,
         allow_empty_tiers=given.allow_empty_tiers,
         plans_codes=scenario.system.plans_codes,
+        local_steps=given.local_steps or 1,
         may_correct=scenario.spec.training.averaging == "plain" and scenario.spec.training.correctable,
     )
 
