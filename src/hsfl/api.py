@@ -197,11 +197,13 @@ def train(
     """
     scenario = _chosen(_loaded(scenario), strategy)
     _check_extra()
-    from hsfl.runs.learning import Given
+    from hsfl.runs.learning import Given, naming
     from hsfl.runs.training import start
 
     if isinstance(loss, str):
         scenario, loss = scenario.with_overrides({"training.loss": loss}), None
+    elif loss is not None:
+        scenario = naming(scenario, loss)
     return start(scenario, _path(out), given=Given(loss, metrics), callbacks=callbacks, data_folder=_path(data))
 
 
