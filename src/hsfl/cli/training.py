@@ -247,19 +247,19 @@ def show_data(
     trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Which samples each client of a scenario has: how many, and of which labels."""
-    from hsfl.report.labels import draw_labels, labels_table, summary
-    from hsfl.runs.preparing import scenario_labels
+    """Which samples each client of a scenario has: how many, and of which labels, or how their targets are spread."""
+    from hsfl.report.labels import draw_samples, samples_table, summary
+    from hsfl.runs.samples import scenario_samples
 
-    found = scenario_labels(api.load_scenario(scenario, overridden({}, None, set_)), data)
+    found = scenario_samples(api.load_scenario(scenario, overridden({}, None, set_)), data)
     if plot is not None:
         from hsfl.report.plots import save
 
-        save(draw_labels(found), plot)
+        save(draw_samples(found), plot)
     if as_json:
         print(json.dumps(found.model_dump(), indent=2))
         return
-    show(labels_table(found), "", summary(found))
+    show(samples_table(found), "", summary(found))
     if plot is not None:
         show(f"Wrote {plot}")
 

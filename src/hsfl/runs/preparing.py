@@ -32,6 +32,7 @@ from hsfl.records import Labels
 from hsfl.runs.learning import AS_NAMED, Given, Objective, objective, step_schedule
 from hsfl.runs.participating import check_place, participation_of
 from hsfl.runs.processes import number_here
+from hsfl.runs.samples import labels_of
 from hsfl.scenario.catalog import CLASSES
 from hsfl.scenario.data_section import DataSection
 from hsfl.scenario.dynamics import Conditions
@@ -176,23 +177,6 @@ def prepare(
     own_samples = None if held is None else [torch.from_numpy(part).to(device) for part in held]
     tests = {"evaluates": bool(len(dataset.test[0])), "evaluates_clients": execution.evaluate_clients}
     return Prepared(task, made, labels, device, minimised, own_samples, **tests)
-
-
-def labels_of(found: data.ClientData) -> Labels | None:
-    """How many samples of each label every client has; None for data without one label per sample."""
-    if (counts := found.label_counts()) is None:
-        return None
-    return Labels(labels=[str(k) for k in range(counts.shape[1])], counts=counts.tolist())
-
-
-def scenario_labels(scenario: Scenario, data_folder: Path | None = None) -> Labels:
-    """The same of a scenario that is not trained; ScenarioError where its data have no labels to count."""
-    try:
-        if (found := labels_of(data.load_client_data(scenario, data_folder))) is None:
-            raise ScenarioError("data: targets are numbers, or several for a sample, so there is no label to count")
-    except HsflError as error:
-        raise type(error)(f"{scenario.source}: {str(error).removeprefix(f'{scenario.source}: ')}") from error
-    return found
 
 
 def choose_device(name: str) -> torch.device:
