@@ -104,6 +104,8 @@ class RoundRecord(Record):
     before."""
     losses_of: list[Count] | None = None
     """The clients whose losses they are, counted from 0; None: everybody."""
+    took_part: Count | None = None
+    """How many clients took part; None: everybody."""
     late: list[str] = []
     """The devices that were left out of the round because they were not there in time."""
     failed: list[str] = []
