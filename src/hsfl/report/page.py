@@ -110,7 +110,7 @@ def _achievement(run: Run) -> str:
         reached = f"{run.name} has {percent(accuracy)} test accuracy (at best {percent(best)})"
     else:
         reached = f"{run.name} has a test loss of {now.test_loss:.4g}"
-    reached += "".join(f", {name} {value:.4g}" for name, value in now.metrics.items())
+    reached += "".join(f", {name} {value:.4g}" for name, value in now.metrics.items() if value is not None)
     if now.round == last.round:
         return f"{reached} after {_moment(last)} and {sent}."
     return f"{reached} after {_moment(now)}; so far it has gone on to {_moment(last)} and {sent}."

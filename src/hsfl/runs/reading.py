@@ -110,7 +110,8 @@ class Run:
         if reached:
             rows.append(("test accuracy", f"{reached[-1]:.2%}, at best {max(reached):.2%}"))
         if evaluated := self.evaluations():
-            rows += [(f"test {name}", f"{value:.4g}") for name, value in evaluated[-1].counted().items()]
+            counted = {"loss": evaluated[-1].test_loss, **evaluated[-1].metrics}
+            rows += [(f"test {name}", f"{value:.4g}") for name, value in counted.items() if value is not None]
         if self.plans:
             rows.append(("last cuts", ", ".join(map(str, self.plans[-1].cuts))))
         return table(f"Run {self.folder}", rows)
