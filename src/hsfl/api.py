@@ -46,9 +46,9 @@ def load_scenario(
     `hsfl.HsflError` with one sentence when anything is wrong. The constants of the convergence bound may be absent:
     planning says that it needs them, training measures its own.
 
-    In place of what it names: `model`, an nn.Module, trained from the weights it has, or a function that makes one;
-    `data`, four tensors or two torch Datasets, or a function that returns them; `strategy`, an object as
-    `hsfl.problem.strategy.Strategy` describes it. All that takes the scenario takes them along.
+    Objects may take the place of what the scenario names: `model`, an nn.Module, trained from the weights it has, or a
+    function that makes one; `data`, four tensors or two torch Datasets, or a function that returns them; `strategy`, an
+    object as `hsfl.problem.strategy.Strategy` describes it. Whatever is done with the scenario uses these objects.
     """
     found = read_scenario(scenario, profile_model, overrides, {"model": model, "data": data, "strategy": strategy})
     with _naming(found):
@@ -66,10 +66,11 @@ def plan(
 ) -> PlanResult:
     """The best cuts and intervals for a scenario.
 
-    `method` is "exact" (proven optimal) or "bcd" (the paper's Algorithm 2). `allow_empty_tiers` lets a tier relay only.
+    `method` is "exact" (proven optimal) or "bcd" (the paper's Algorithm 2). `allow_empty_tiers` lets tiers above the
+    devices hold no layer.
     `optimize_learning_rate` chooses the learning rate too. Beyond `time_limit_s` the exact method returns the best
-    plan so far with a true lower bound and the gap between them. Warns where the bound is not one of the scenario's
-    optimiser.
+    plan so far with a true lower bound and the gap between them. A warning says where the bound does not hold for the
+    scenario's optimiser.
     """
     scenario = _loaded(scenario)
     if scenario.caveat is not None:
@@ -93,7 +94,7 @@ def evaluate(
 ) -> Evaluation:
     """The numbers of a plan of your own: M-1 cuts (counts of layers) and M intervals (rounds), in the best codes.
 
-    Without intervals, those that are best for the cuts. A plan that misses the target or the memories is evaluated all
+    Without `intervals` the best ones for the cuts are taken. A plan that misses the target or the memories is evaluated all
     the same and says so.
     """
     scenario = _loaded(scenario)
@@ -134,7 +135,7 @@ def plan_sweep(
 def compare(scenario: SomeScenario, chosen: Plan | PlanResult, *, allow_empty_tiers: bool = False) -> Comparison:
     """What other ways of choosing would cost: full synchronisation, random plans, AMS, PSL, one tier less.
 
-    All at the learning rate of the result, or of the scenario for a bare plan.
+    All rows are at the learning rate of the result, or of the scenario for a bare plan.
     """
     problem = _loaded(scenario).problem
     if isinstance(chosen, PlanResult):
@@ -315,8 +316,8 @@ def estimate(
 ) -> Constants:
     """Measure the convergence constants of a scenario: the largest of three points of a short synchronised training.
 
-    At its start, its middle and its end, after `rounds` rounds, each on `batches` mini-batches per client. The
-    dissimilarity is that of every tier's entities, (M, L).
+    The points are the start, the middle and the end, after `rounds` rounds; each is measured on `batches` mini-batches
+    per client. The dissimilarity is that between the entities of every tier, (M, L).
     """
     _check_extra()
     from hsfl.runs.estimating import measure_constants

@@ -44,8 +44,8 @@ def plan_sweep(scenario: api.SomeScenario, field: str, values: Iterable[Any], **
 def labels(of: Scenario | str | Path | Run, data: str | Path | None = None) -> list[Axes]:
     """How many samples of each label every client has, in a run or by a scenario, and how many in all.
 
-    Where a scenario's targets are numbers, how they are spread.
-    `data` is a folder with data sets.
+    Where the targets of a scenario are numbers, the picture shows how they are spread. `data` is a folder with data
+    sets.
     """
     if isinstance(of, Run):
         check([of])
@@ -64,7 +64,7 @@ def accuracy(*runs: Run, log_time: bool = False) -> list[Axes]:
 
 
 def loss(*runs: Run, log_time: bool = False) -> list[Axes]:
-    """Training and test loss of runs against time, rounds and bytes, likewise."""
+    """Training and test loss of runs against time, rounds and bytes; of runs that differ in seeds only, mean and range."""
     check(runs)
     return curves.draw_loss(runs, plots.pyplot_figure(13, 8), log_time=log_time).axes
 

@@ -51,8 +51,8 @@ class Codec:
     def passed(self, tensor: torch.Tensor) -> torch.Tensor:
         """What `decode` makes of `encode`, without writing the bytes: what backends in one process use.
 
-        Of the tensor's type and layout. Where rounds are captured this is captured too. float64, which is for comparing
-        backends, passes unrounded.
+        The result has the tensor's type and layout. Where rounds are captured, this is captured too. float64, which is
+        for comparing backends, passes unrounded.
         """
         return tensor
 

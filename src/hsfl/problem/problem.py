@@ -155,8 +155,9 @@ class Problem:
     def averaging_copies(self) -> npt.NDArray[np.int64]:
         """(M,): how many copies of the parameters averages keep on each machine of a tier.
 
-        The rule's own copies; one of what coding has left unsent, where the tier's averages are coded; and one of what
-        was last in common, where those of any tier are, because a layer may move there. A tier of one machine has none.
+        These are the rule's own copies; where the tier's averages are coded, one of what coding has left unsent; and
+        where any tier's are, one of what was last in common, because a layer may move there. A tier of one machine has
+        none.
         """
         averaged = self.system.averaged
         coded = averaged & [tier.codes.codes_averages for tier in self.system.tiers]

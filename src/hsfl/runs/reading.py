@@ -36,7 +36,7 @@ _MUST_BE = {
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """Everything in a run folder but the weights; of a run that goes on, everything up to now.
+    """Everything in a run folder but the weights; while the run goes on, everything up to now.
 
     `metrics` has a record per round and `plans` one per plan, `summary` is None until the run has ended, and `labels`
     is None for data without labels.

@@ -20,9 +20,9 @@ class Targets:
 
     samples: list[int]
     mean: list[float | None] | None
-    """Of a client's numbers; None for a client without samples, or where targets are several labels per sample."""
+    """The mean of a client's numbers; None for a client without samples, or where a sample has several labels."""
     deviation: list[float | None] | None
-    """Their standard deviation."""
+    """The standard deviation of a client's numbers."""
     least: list[float | None] | None
     greatest: list[float | None] | None
 
