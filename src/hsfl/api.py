@@ -94,8 +94,8 @@ def evaluate(
 ) -> Evaluation:
     """The numbers of a plan of your own: M-1 cuts (counts of layers) and M intervals (rounds), in the best codes.
 
-    Without `intervals` the best ones for the cuts are taken. A plan that misses the target or the memories is evaluated all
-    the same and says so.
+    Without `intervals` the best ones for the cuts are taken. A plan that misses the target or the memories is evaluated
+    all the same and says so.
     """
     scenario = _loaded(scenario)
     problem = scenario.problem

@@ -64,7 +64,7 @@ def accuracy(*runs: Run, log_time: bool = False) -> list[Axes]:
 
 
 def loss(*runs: Run, log_time: bool = False) -> list[Axes]:
-    """Training and test loss of runs against time, rounds and bytes; of runs that differ in seeds only, mean and range."""
+    """Training and test loss of runs against time, rounds and bytes; mean and range of those that differ in seeds."""
     check(runs)
     return curves.draw_loss(runs, plots.pyplot_figure(13, 8), log_time=log_time).axes
 
