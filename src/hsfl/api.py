@@ -46,9 +46,9 @@ def load_scenario(
     `hsfl.HsflError` with one sentence when anything is wrong. The constants of the convergence bound may be absent:
     planning says that it needs them, training measures its own.
 
-    In place of what it names: `model`, an nn.Module, trained from the weights it has, or a function that makes one;
-    `data`, four tensors or two torch Datasets, or a function that returns them; `strategy`, an object as
-    `hsfl.problem.strategy.Strategy` describes it. All that takes the scenario takes them along.
+    Objects may take the place of what the scenario names: `model`, an nn.Module, trained from the weights it has, or a
+    function that makes one; `data`, four tensors or two torch Datasets, or a function that returns them; `strategy`, an
+    object as `hsfl.problem.strategy.Strategy` describes it. Whatever is done with the scenario uses these objects.
     """
     found = read_scenario(scenario, profile_model, overrides, {"model": model, "data": data, "strategy": strategy})
     with _naming(found):
@@ -66,10 +66,11 @@ def plan(
 ) -> PlanResult:
     """The best cuts and intervals for a scenario.
 
-    `method` is "exact" (proven optimal) or "bcd" (the paper's Algorithm 2). `allow_empty_tiers` lets a tier relay only.
+    `method` is "exact" (proven optimal) or "bcd" (the paper's Algorithm 2). `allow_empty_tiers` lets tiers above the
+    devices hold no layer.
     `optimize_learning_rate` chooses the learning rate too. Beyond `time_limit_s` the exact method returns the best
-    plan so far with a true lower bound and the gap between them. Warns where the bound is not one of the scenario's
-    optimiser.
+    plan so far with a true lower bound and the gap between them. A warning says where the bound does not hold for the
+    scenario's optimiser.
     """
     scenario = _loaded(scenario)
     if scenario.caveat is not None:
@@ -93,8 +94,8 @@ def evaluate(
 ) -> Evaluation:
     """The numbers of a plan of your own: M-1 cuts (counts of layers) and M intervals (rounds).
 
-    Without intervals, those that are best for the cuts; so are codes and mini-batches that are left to plans. A plan
-    that misses the target or the memories is evaluated all the same and says so.
+    Without `intervals` the best ones for the cuts are taken; so are codes and mini-batches that are left to plans. A
+    plan that misses the target or the memories is evaluated all the same and says so.
     """
     scenario = _loaded(scenario)
     problem = scenario.problem
@@ -135,7 +136,7 @@ def plan_sweep(
 def compare(scenario: SomeScenario, chosen: Plan | PlanResult, *, allow_empty_tiers: bool = False) -> Comparison:
     """What other ways of choosing would cost: full synchronisation, random plans, AMS, PSL, one tier less.
 
-    All at the learning rate of the result, or of the scenario for a bare plan.
+    All rows are at the learning rate of the result, or of the scenario for a bare plan.
     """
     problem = _loaded(scenario).problem
     if isinstance(chosen, PlanResult):
@@ -159,15 +160,13 @@ def backend(
     `layers` is the model as a list of torch modules, such as the children of `hsfl.models.chain`, `hosts[m][n]` the
     entity of tier m that serves client n (a last tier like the first: devices that hold the last layers, too),
     `cuts` M-1 counts of layers, `optimizer` for example ``{"name": "sgd", "lr": 0.01, "momentum": 0.9}``, where `clip`
-    is the largest norm of an entity's gradient and `schedule` a function of the round, counted from 0, that gives a
-    factor of `lr`. Options: `loss` (of outputs and targets, for every sample; default cross entropy), `metrics` (the
-    same by name, for evaluations), `weights` (what every client counts, such as its number of samples), `averaging`
-    ("plain", "corrected", "fedprox", "fedavgm", "fedadam" and the like, or a rule of `hsfl.engine.averaging`), `codes`
-    (how links write what they carry: "int8" for all of them, or for each tier a name or a table such as ``{"up":
-    "int4", "down": "int8"}``), `micro_batches` (how many mini-batches of every client a round has, one after the other
-    in what `step` is given), `dtype`, `device`, `precision` ("fp32", "tf32", "bf16"), `seed` (of dropout), `capture`
-    (False: no CUDA graphs) and `data` (what `train_round` trains on). Tiers, entities, clients and layers count from 0
-    here. Needs torch.
+    is the largest norm of an entity's gradient and `schedule` a function of the round that gives a factor of `lr`.
+    Options: `loss` (of outputs and targets, for every sample; default cross entropy), `metrics` (the same by name),
+    `weights` (what every client counts), `averaging` ("plain", "corrected", "fedadam" and the like, or a rule of
+    `hsfl.engine.averaging`), `codes` ("int8" for all links, or for each tier a name or a table such as ``{"up":
+    "int4", "down": "int8"}``), `micro_batches` (how many mini-batches of every client `step` is given), `dtype`,
+    `device`, `precision` ("fp32", "tf32", "bf16"), `seed` (of dropout), `capture` (False: no CUDA graphs) and `data`
+    (what `train_round` trains on). Tiers, entities, clients, layers and rounds count from 0 here. Needs torch.
     """
     from hsfl.engine import BACKENDS
 
@@ -200,11 +199,13 @@ def train(
     """
     scenario = _chosen(_loaded(scenario), strategy)
     _check_extra()
-    from hsfl.runs.learning import Given
+    from hsfl.runs.learning import Given, naming
     from hsfl.runs.training import start
 
     if isinstance(loss, str):
         scenario, loss = scenario.with_overrides({"training.loss": loss}), None
+    elif loss is not None:
+        scenario = naming(scenario, loss)
     return start(scenario, _path(out), given=Given(loss, metrics), callbacks=callbacks, data_folder=_path(data))
 
 
@@ -316,8 +317,8 @@ def estimate(
 ) -> Constants:
     """Measure the convergence constants of a scenario: the largest of three points of a short synchronised training.
 
-    At its start, its middle and its end, after `rounds` rounds, each on `batches` mini-batches per client. The
-    dissimilarity is that of every tier's entities, (M, L).
+    The points are the start, the middle and the end, after `rounds` rounds; each is measured on `batches` mini-batches
+    per client. The dissimilarity is that between the entities of every tier, (M, L).
     """
     _check_extra()
     from hsfl.runs.estimating import measure_constants

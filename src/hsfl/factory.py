@@ -44,9 +44,11 @@ class Factory:
         self.folders = list(dict.fromkeys(str(Path(f).resolve()) for f in (search, Path()) if f is not None))
         self._module, _, self._attribute = spec.partition(":")
         if self._module == GIVEN:
+            again = "model=, data= or strategy= of hsfl.load_scenario"
+            again = "loss= of hsfl.train" if label.startswith("training.loss") else again
             raise error(
-                f"{label}: it was given from Python, and no file holds it; give it again, with model=, data= or "
-                "strategy= of hsfl.load_scenario or, to go on with a run, of hsfl.resume"
+                f"{label}: it was given from Python, and no file holds it; give it again, with {again} or, to go on "
+                "with a run, of hsfl.resume"
             )
         if not (self._module and self._attribute):
             raise error(f"{label}: write it as package.module:function")

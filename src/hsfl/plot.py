@@ -11,9 +11,10 @@ from hsfl.errors import HsflError
 from hsfl.planner.result import PlanResult
 from hsfl.report import curves, plots
 from hsfl.report import runs as pictures
-from hsfl.report.labels import draw_labels
+from hsfl.report.labels import draw_samples
 from hsfl.report.page import check
 from hsfl.runs.reading import Run
+from hsfl.runs.samples import scenario_samples
 from hsfl.scenario.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -42,19 +43,17 @@ def plan_sweep(scenario: api.SomeScenario, field: str, values: Iterable[Any], **
 def labels(of: Scenario | str | Path | Run, data: str | Path | None = None) -> list[Axes]:
     """How many samples of each label every client has, in a run or by a scenario, and how many in all.
 
-    `data` is a folder with data sets.
+    Where the targets of a scenario are numbers, the picture shows how they are spread. `data` is a folder with data
+    sets.
     """
     if isinstance(of, Run):
         check([of])
         if of.labels is None:
             raise HsflError(f"{of.name}: its data have no one label per sample, so that there is nothing to draw")
-        found = of.labels
-    else:
-        from hsfl.runs.preparing import scenario_labels
-
-        loaded = of if isinstance(of, Scenario) else api.load_scenario(of)
-        found = scenario_labels(loaded, None if data is None else Path(data))
-    return draw_labels(found, plots.pyplot_figure(6, 6)).axes
+        return draw_samples(of.labels, plots.pyplot_figure(6, 6)).axes
+    loaded = of if isinstance(of, Scenario) else api.load_scenario(of)
+    found = scenario_samples(loaded, None if data is None else Path(data))
+    return draw_samples(found, plots.pyplot_figure(6, 6)).axes
 
 
 def accuracy(*runs: Run, log_time: bool = False) -> list[Axes]:
@@ -64,7 +63,7 @@ def accuracy(*runs: Run, log_time: bool = False) -> list[Axes]:
 
 
 def loss(*runs: Run, log_time: bool = False) -> list[Axes]:
-    """Training and test loss of runs against time, rounds and bytes, likewise."""
+    """Training and test loss of runs against time, rounds and bytes; mean and range of those that differ in seeds."""
     check(runs)
     return curves.draw_loss(runs, plots.pyplot_figure(13, 8), log_time=log_time).axes
 

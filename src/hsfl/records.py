@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, isnan
+from math import ceil, isfinite
 from statistics import fmean
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 Count = Annotated[int, Field(ge=0)]
+#: A number of the user's own, for which JSON has nothing else where it is NaN or infinite.
+Finite = Annotated[float | None, AfterValidator(lambda value: value if value is not None and isfinite(value) else None)]
 
 
 class Record(BaseModel):
@@ -66,12 +68,12 @@ class SpreadRecord(Record):
     """The mean over the tenth of the clients, at least one, that have the least."""
     highest_tenth: float
     each: list[float | None]
-    """None for a client that has no such samples."""
+    """None for a client that has no such samples, or no finite number."""
 
     @classmethod
     def of(cls, values: Sequence[float]) -> SpreadRecord | None:
-        """The spread of the values of all clients, NaN for those who have none; None where nobody has one."""
-        known = sorted(value for value in values if not isnan(value))
+        """The spread of the values of all clients, those that are finite; None where nobody has one."""
+        known = sorted(value for value in values if isfinite(value))
         if not known:
             return None
         tenth = ceil(len(known) / 10)
@@ -79,7 +81,7 @@ class SpreadRecord(Record):
             mean=fmean(known),
             lowest_tenth=fmean(known[:tenth]),
             highest_tenth=fmean(known[-tenth:]),
-            each=[None if isnan(value) else value for value in values],
+            each=[value if isfinite(value) else None for value in values],
         )
 
 
@@ -104,6 +106,8 @@ class RoundRecord(Record):
     before."""
     losses_of: list[Count] | None = None
     """The clients whose losses they are, counted from 0; None: everybody."""
+    took_part: Count | None = None
+    """How many clients took part; None: everybody."""
     late: list[str] = []
     """The devices that were left out of the round because they were not there in time."""
     failed: list[str] = []
@@ -118,17 +122,13 @@ class RoundRecord(Record):
     """On the test data, where the round was evaluated and targets are classes."""
     test_loss: float | None = None
     """On the test data, where the round was evaluated."""
-    metrics: dict[str, float] = {}
-    """What else was counted there, by name."""
+    metrics: dict[str, Finite] = {}
+    """What else was counted there, by name; None where that is no finite number."""
     clients: dict[str, dict[str, SpreadRecord]] = {}
     """Where samples are held out: of the averaged model ("global") and, where that is asked for, of every client's own
     ("own"), the loss and all metrics by name."""
     forecast: ForecastRecord | None = None
     """Where the round was evaluated, until the loss that ends training is reached."""
-
-    def counted(self) -> dict[str, float]:
-        """The test loss of an evaluation and all its metrics but accuracy, by name."""
-        return ({} if self.test_loss is None else {"loss": self.test_loss}) | self.metrics
 
 
 class ConstantsRecord(Record):
@@ -189,7 +189,7 @@ class Summary(Record):
     accuracy: float | None = None
     best_accuracy: float | None = None
     test_loss: float | None = None
-    metrics: dict[str, float] = {}
+    metrics: dict[str, Finite] = {}
     bytes: dict[str, Count] = {}
     strategy: str | None = None
     seed: int | None = None

@@ -65,6 +65,11 @@ def test_more_rounds_go_on_from_where_runs_ended(tiny, tmp_path) -> None:
     assert repr(found) == f"<Sweep {out}: 2 points of {RATES}, 2 runs>"
     with pytest.raises(HsflError, match=r"training.batch_size is 2 in this run, but 3 now"):
         hsfl.sweep(hsfl.load_scenario(tiny, {"training.batch_size": 3}), {RATES: [0.1]}, out=out)
+    one = found.runs[0].folder
+    before = sorted(path.name for path in one.iterdir())
+    with pytest.raises(HsflError, match=r"the folder of one run, not of a sweep; choose another folder"):
+        hsfl.sweep(tiny, {RATES: [0.1]}, out=one)
+    assert sorted(path.name for path in one.iterdir()) == before
 
 
 def test_what_is_stopped_goes_on(tiny, tmp_path) -> None:

@@ -10,9 +10,11 @@ import pytest
 
 import hsfl
 import hsfl.plot
+from hsfl.data import load_client_data
 from hsfl.distributed.machines import Machines
 from hsfl.errors import ScenarioError
-from hsfl.runs.preparing import prepare, scenario_labels
+from hsfl.runs.preparing import prepare
+from hsfl.runs.samples import scenario_samples
 from tests.data.test_leaf import images, write
 
 
@@ -39,7 +41,7 @@ def test_writers_of_leaf_are_clients(writers: Path, tmp_path: Path) -> None:
     assert run.labels is not None and len(run.labels.labels) == 62
     sizes = [sum(counts) for counts in run.labels.counts]
     assert len(set(sizes)) == 20 and min(sizes) >= 4 and max(sizes) <= 28
-    assert scenario_labels(scenario) == run.labels
+    assert scenario_samples(scenario) == run.labels
     (record,) = [line for line in run.metrics if line.round == 1]
     assert record.losses is not None  # of the one round, by client
     assert record.loss == pytest.approx(np.average(record.losses, weights=sizes), rel=1e-6)
@@ -72,7 +74,41 @@ def test_data_show(command, tmp_path: Path) -> None:
     counts = np.array(json.loads(ended.out)["counts"])
     assert counts.shape == (20, 10) and counts.sum() == 10_000 and counts.sum(axis=1).min() < 100
     scenario = hsfl.load_scenario("mnist-mini", {"data.partition": "quantity"})
-    assert scenario_labels(scenario).counts == counts.tolist()
+    assert scenario_samples(scenario).counts == counts.tolist()
+
+
+def test_data_show_of_targets_that_are_no_labels(command, tmp_path: Path) -> None:
+    """Numbers: their mean, deviation and range, client by client; several labels per sample: how many samples."""
+    source = """
+import torch
+
+def numbers():
+    inputs = torch.rand(40, 1, 28, 28)
+    targets = torch.stack((torch.arange(40.0), torch.arange(40.0) + 100), dim=1)
+    return inputs, targets, inputs[:2], targets[:2]
+
+def pixels():
+    inputs, targets = torch.rand(40, 1, 28, 28), torch.randint(0, 9, (40, 28, 28))
+    return inputs, targets, inputs[:2], targets[:2]
+"""
+    (tmp_path / "measured.py").write_text(source)
+    options = ("data", "show", "mnist-mini", "--trust", "--set", "data.name=", "--set", "data.partition=iid", "--set")
+    ended = command(*options, "data.factory=measured:numbers", "--plot", "targets.png")
+    assert ended.code == 0, ended.err
+    assert "20 clients with 40 samples, 2 to 2 each, with targets that are" in ended.out and "deviation" in ended.out
+    assert (tmp_path / "targets.png").read_bytes().startswith(b"\x89PNG")
+    found = json.loads(command(*options, "data.factory=measured:numbers", "--json").out)
+    scenario = hsfl.load_scenario(
+        "mnist-mini", {"data.name": None, "data.partition": "iid", "data.factory": "measured:numbers"}
+    )
+    parts = load_client_data(scenario, None).parts
+    own = [np.array([*part, *(part + 100.0)]) for part in parts]
+    assert found["samples"] == [2] * 20 and found["mean"] == pytest.approx([one.mean() for one in own])
+    assert found["deviation"] == pytest.approx([one.std() for one in own])
+    assert (found["least"], found["greatest"]) == ([one.min() for one in own], [one.max() for one in own])
+    assert len(hsfl.plot.labels(scenario)) == 2
+    ended = command(*options, "data.factory=measured:pixels")
+    assert ended.code == 0 and "2 to 2 each, with several labels per sample" in ended.out, ended.err
 
 
 BAD = {

@@ -137,6 +137,15 @@ def test_run_folders_hold_the_source_and_resuming_asks_for_the_objects(tmp_path)
         and "def make_loss(" in (own / "given_metrics.py").read_text()
     )
     more = {"stopping.rounds": 6}
+    assert hsfl.Run.load(own).scenario["training"]["loss"] == "given:make_loss"
+    objects: dict[str, Any] = {"model": make_model, "data": make_data, "strategy": Mine()}
+    with pytest.raises(
+        HsflError, match=r"training.loss = given:make_loss: it was given from Python.*loss= of hsfl.train"
+    ):
+        hsfl.resume(own, more, **objects, metrics={"half": make_loss})
+    with pytest.raises(HsflError, match=r"the metrics of this run: 'half', not 'accuracy'.*metrics=\.\.\."):
+        hsfl.resume(own, more, **objects, loss=make_loss)
+    assert hsfl.resume(own, more, **objects, loss=make_loss, metrics={"half": make_loss}).metrics[-1].round == 6
     with pytest.raises(HsflError, match="given:Mine': it was given from Python, and no file holds it; give it again"):
         hsfl.resume(folder, more)
     with pytest.raises(HsflError, match=r"given:make_model: it was given from Python.*of hsfl.resume"):

@@ -14,6 +14,11 @@ import hsfl
 from hsfl.data.holding_out import held_out
 from hsfl.errors import HsflError
 from hsfl.records import SpreadRecord
+from hsfl.report.counted import metric_names
+from hsfl.report.page import what_you_see
+from hsfl.report.run_view import runs_view
+from hsfl.report.runs import write_report
+from hsfl.report.words import reached
 from tests.runs.conftest import FIXED
 from tests.scenario.scenarios import ABSENT
 
@@ -118,7 +123,9 @@ def test_a_loss_and_metrics_from_python(tiny, tmp_path: Path) -> None:
     plain = hsfl.train(scenario, out=tmp_path / "plain")
     assert run.metrics[1].loss != plain.metrics[1].loss
     assert run.metrics[0].accuracy == plain.metrics[0].accuracy and "top" in run.metrics[-1].metrics
-    with pytest.raises(HsflError, match=r"the loss of this run: 'smooth', not 'cross_entropy'"):
+    with pytest.raises(
+        HsflError, match=r"training.loss = given:\w*smooth: it was given from Python.*loss= of hsfl.train"
+    ):
         hsfl.resume(run.folder, {"stopping.rounds": 6})
     with pytest.raises(HsflError, match=r"the metrics of this run: 'accuracy, top', not 'accuracy'"):
         hsfl.resume(run.folder, {"stopping.rounds": 6}, loss=smooth)
@@ -263,3 +270,34 @@ def test_a_callback_sees_models_and_ends_training(tiny, tmp_path: Path) -> None:
     hsfl.resume(run.folder, {"stopping.rounds": 12})
     whole = hsfl.train(tiny({**FIXED, "stopping.rounds": 12}), out=tmp_path / "whole")
     assert (run.folder / "metrics.jsonl").read_bytes() == (whole.folder / "metrics.jsonl").read_bytes()
+
+
+def test_a_metric_that_is_no_number_is_absent_and_files_stay_json(tiny, tmp_path: Path) -> None:
+    """NaN and infinity, always or at times: null in every file, and every reader goes on without it."""
+    calls = iter(range(100))  # two in every evaluation: test data, and what is held out
+
+    def odd(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(targets),), [1.0, float("inf")][next(calls) // 2 % 2])
+
+    metrics = {"hollow": lambda outputs, targets: outputs.sum(-1) * float("nan"), "odd": odd}
+    fields = FIXED | {"stopping.rounds": 8, "data.held_out": 0.2, "execution.evaluate_every": 2}
+    run = hsfl.train(tiny(fields), metrics=metrics, out=tmp_path / "run")
+
+    def refused(text: str) -> None:
+        raise AssertionError(text)
+
+    for name in ("metrics.jsonl", "summary.json"):
+        text = (run.folder / name).read_text()
+        for line in text.splitlines() if name.endswith("l") else [text]:
+            json.loads(line, parse_constant=refused)
+    evaluated = run.evaluations()
+    assert {line.metrics["hollow"] for line in evaluated} == {None} == {run.summary.metrics["hollow"]}
+    assert {1.0, None} == {line.metrics["odd"] for line in evaluated}
+    assert set(evaluated[-1].clients["global"]) >= {"loss"} and "hollow" not in evaluated[-1].clients["global"]
+    assert metric_names([run]) == ["odd"] and "hollow" not in what_you_see([run]) + run._repr_html_()
+    assert "hollow" not in reached(evaluated[-1]) and run.columns()["metrics.hollow"] == [None] * 9
+    json.dumps(runs_view([run]), allow_nan=False)
+    assert [path.name for path in write_report([run], tmp_path / "report")][-1] == "report.html"
+    old = (run.folder / "metrics.jsonl").read_text().replace('"hollow":null', '"hollow":NaN')
+    (run.folder / "metrics.jsonl").write_text(old)
+    assert hsfl.Run.load(run.folder).metrics == run.metrics

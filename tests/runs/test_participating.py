@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
 
 import hsfl
 from hsfl.data.partition import OwnDraws
-from hsfl.report.page import what_you_see
+from hsfl.report.page import summary_rows, what_you_see
 from hsfl.report.run_view import _clients
 from hsfl.runs.preparing import prepare
+from hsfl.runs.reading import Run
 from hsfl.scenario.scenario import Scenario
+from tests.explorer.test_watching import with_seed
 from tests.runs.conftest import FIXED, results, write_tiny
 
 COHORT: dict[str, Any] = {"participation.cohort": 2, "participation.dropout": 0.3}
@@ -82,6 +85,15 @@ def test_a_round_of_nobody_passes(tmp_path: Path) -> None:
     assert [line.loss is None for line in lines] == [False, True, True]
     assert all(len(line.failed) == 2 for line in lines[1:]) and not lines[0].failed
     assert lines[0].time_s < lines[1].time_s < lines[2].time_s
+    assert [line.took_part for line in lines] == [2, 0, 0]
+    other = hsfl.train(written(tmp_path, FIXED | {"stopping.rounds": 2}), out=tmp_path / "all")
+    per_round = ["1.867 (0 to 2) of 4", "4 of 4"]  # 2 in 28 of 30 rounds
+    header, rows = summary_rows([run, other])
+    assert [row[header.index("clients per round")] for row in rows] == per_round
+    twice = [run, Run.load(with_seed(copytree(run.folder, tmp_path / "twin"), 1))]
+    header, rows = summary_rows(twice)
+    assert len(rows) == 1 and rows[0][header.index("clients per round")] == "1.867 (0 to 2) of 4"
+    assert "clients per round" not in summary_rows([other])[0]
     view = _clients(run)
     assert view is not None and view["count"] == 4
     assert "test accuracy" in what_you_see([run])

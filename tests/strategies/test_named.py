@@ -51,7 +51,7 @@ def test_names_work_in_any_case_and_proposals_are_plans(name: str, problem: Prob
     assert strategy.propose(problem, plan, 0) == plan  # no state
     planned = {"HSFL", "RMA+MS", "MA+RMS"}
     assert strategy.needs_constants == (name in planned)
-    assert strategy.replans == (name not in {"PSL", "fixed"})
+    assert strategy.replans == (name not in {"PSL", "FedAvg", "fixed"})
 
 
 @pytest.mark.parametrize("target", [8.0, 500.0])

@@ -28,6 +28,7 @@ from hsfl.cli.output import may_get_lost
 from hsfl.cli.ray_option import AddressMayBeLeftOut, RayOption
 from hsfl.cli.training import (
     DataOption,
+    LocalStepsOption,
     LogOption,
     ResumeOption,
     RoundsOption,
@@ -95,6 +96,7 @@ def run(
     intervals: Annotated[
         str | None, typer.Option(metavar="5,6,1", help="Rounds between averages, per tier; see hsfl train.")
     ] = None,
+    local_steps: LocalStepsOption = None,
     as_measured: Annotated[
         bool,
         typer.Option(
@@ -126,6 +128,7 @@ def run(
         "strategy.name": strategy,
         "strategy.cuts": numbers(cuts, "--cuts"),
         "strategy.intervals": numbers(intervals, "--intervals"),
+        "strategy.local_steps": local_steps,
         "training.averaging": averaging,
         "training.seed": seed,
         "execution.deadline": deadline,

@@ -50,6 +50,9 @@ SomeScenario = Annotated[
     str | None, typer.Argument(help="A scenario file, or a built-in scenario by name (hsfl scenarios).")
 ]
 RoundsOption = Annotated[int | None, typer.Option(help="Train for so many rounds.")]
+LocalStepsOption = Annotated[
+    int | None, typer.Option(help="With --strategy FedAvg: rounds that devices train on their own before an average.")
+]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of weights, partition and mini-batches.")]
 RunOption = Annotated[
     Path | None,
@@ -93,7 +96,7 @@ def train(
         str | None,
         typer.Option(
             help="Who chooses cuts and intervals: HSFL (planned), fixed, RMA+MS, MA+RMS, RMA+RMS, DAMA+RMS, RMA+AMS, "
-            "PSL, or your own package.module:Class."
+            "PSL, FedAvg, or your own package.module:Class."
         ),
     ] = None,
     cuts: Annotated[
@@ -103,6 +106,7 @@ def train(
         str | None,
         typer.Option(metavar="5,6,1", help="With --strategy fixed or HSFL: rounds between averages, per tier."),
     ] = None,
+    local_steps: LocalStepsOption = None,
     averaging: AveragingOption = None,
     micro_batches: MicroBatchesOption = None,
     backend: Annotated[str | None, typer.Option(help="stacked (fast) or reference (reads like the paper).")] = None,
@@ -131,6 +135,7 @@ def train(
         "strategy.name": strategy,
         "strategy.cuts": numbers(cuts, "--cuts"),
         "strategy.intervals": numbers(intervals, "--intervals"),
+        "strategy.local_steps": local_steps,
         "training.averaging": averaging,
         "training.micro_batches": listed(micro_batches, toml_or_text),
         "execution.backend": backend,
@@ -247,19 +252,19 @@ def show_data(
     trust: TrustOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Which samples each client of a scenario has: how many, and of which labels."""
-    from hsfl.report.labels import draw_labels, labels_table, summary
-    from hsfl.runs.preparing import scenario_labels
+    """Which samples each client of a scenario has: how many, and of which labels, or how their targets are spread."""
+    from hsfl.report.labels import draw_samples, samples_table, summary
+    from hsfl.runs.samples import scenario_samples
 
-    found = scenario_labels(api.load_scenario(scenario, overridden({}, None, set_)), data)
+    found = scenario_samples(api.load_scenario(scenario, overridden({}, None, set_)), data)
     if plot is not None:
         from hsfl.report.plots import save
 
-        save(draw_labels(found), plot)
+        save(draw_samples(found), plot)
     if as_json:
         print(json.dumps(found.model_dump(), indent=2))
         return
-    show(labels_table(found), "", summary(found))
+    show(samples_table(found), "", summary(found))
     if plot is not None:
         show(f"Wrote {plot}")
 

@@ -136,7 +136,7 @@ class EntityWork(MovingWork):
             raise WireError(f"activations of client {given.client + 1}")
         check_count(tensors, 2)
         like = under_way.like(self.crossing.activations(self.parts.cuts[self.tier - 1]))
-        values = unpacked(tensors[0], like, under_way.codec(self.parts.links[self.tier - 1].up))
+        values = unpacked(tensors[0], like, under_way.codec(self.parts.link_above(self.tier - 1).up))
         given.chain.up_s += self._way_s
         sent = self._forward(given.client, values, tensors[1], given.chain)
         return [*sent, *self.overdue()] if self._lateness.overdue else sent
@@ -160,7 +160,7 @@ class EntityWork(MovingWork):
             )
         if self.places.parent(self.name) != COORDINATOR:
             message = self._message(activations=wire.Activations(client=client, chain=chain))
-            packed = pack(sent, under_way.codec(parts.links[self.tier].up))
+            packed = pack(sent, under_way.codec(parts.link_above(self.tier).up))
             self._leaves(message.activations.chain)
             return [Send(self.parent, message, [packed, targets])]
         expected = unpacked(targets, under_way.like(self.crossing.targets)).to(parts.device)
@@ -175,7 +175,7 @@ class EntityWork(MovingWork):
             raise WireError(f"gradients of client {given.client + 1}")
         check_count(tensors, 1)
         like = under_way.like(self.crossing.activations(self.parts.cuts[self.tier]))
-        gradient = unpacked(tensors[0], like, under_way.codec(self.parts.links[self.tier].down))
+        gradient = unpacked(tensors[0], like, under_way.codec(self.parts.link_above(self.tier).down))
         given.chain.down_s += self._way_s
         return self._backward(given.client, [gradient.to(self.parts.device)], given.chain)
 
@@ -190,7 +190,7 @@ class EntityWork(MovingWork):
         sent = []
         if passed is not None:
             message = self._message(gradients=wire.Gradients(client=client, chain=chain))
-            packed = pack(passed, under_way.codec(self.parts.links[self.tier - 1].down))
+            packed = pack(passed, under_way.codec(self.parts.link_above(self.tier - 1).down))
             self._leaves(message.gradients.chain)
             sent.append(Send(self.places.host(self.tier - 1, client), message, [packed]))
         if not under_way.clients:

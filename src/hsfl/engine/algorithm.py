@@ -181,6 +181,7 @@ class Algorithm:
                 loss=loss,
                 losses=row.tolist(),
                 losses_of=None if len(row) == self.backend.num_clients else list(one.took_part),
+                took_part=None if len(row) == self.backend.num_clients else len(row),
                 late=self._devices(one.late),
                 failed=self._devices(one.failed),
                 averaged=[names[average.tier] for average, _ in one.averages],

@@ -65,8 +65,8 @@ class AveragingRule:
     def contribute(self, held: Held) -> Tensors:
         """What an entity sends to the fed server, which answers with the mean weighted by clients.
 
-        Of its weights the difference to what was last in common, where that is kept: of small numbers little is lost
-        to rounding. A tensor for each one of `held.weights` comes first, and is what coded averages code.
+        Where what was last in common is kept, the differences of its weights to that are sent: small numbers lose
+        little to rounding. A tensor for each one of `held.weights` comes first, and is what coded averages code.
         """
         changes = [own - last for own, last in zip(held.weights, held.last, strict=True)] if held.last else held.weights
         return [*changes, *self._beside(held)]

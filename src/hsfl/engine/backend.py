@@ -29,7 +29,7 @@ from hsfl.engine.coded_averages import all_finite, check_unsent
 from hsfl.engine.entity import State, add_share
 from hsfl.engine.evaluating import Evaluating
 from hsfl.engine.holding import Holding
-from hsfl.engine.links import coded, links
+from hsfl.engine.links import UNCODED, Link, coded, links
 from hsfl.engine.losses import Loss, Metric, cross_entropy, usual_metrics
 from hsfl.engine.optimizer import Optimizer
 from hsfl.engine.per_client import with_clients
@@ -231,6 +231,13 @@ class Backend(Evaluating, Holding):
     def rebatch(self, micro_batches: int) -> None:
         """Change how many mini-batches a round has."""
         self.micro_batches = checked_count(micro_batches)
+
+    def link_above(self, tier: int) -> Link:
+        """The link between a tier and the one above, for what crosses the cut there: uncoded where no layer lies above.
+
+        The loss could then be computed below, and nothing would have to cross.
+        """
+        return self.links[tier] if self.cuts[tier] < len(self._layers) else UNCODED
 
     @abstractmethod
     def _move(self, before: Sequence[int], sources: Mapping[int, Sources]) -> None:

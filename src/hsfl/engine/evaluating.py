@@ -96,7 +96,7 @@ class Evaluating(ABC):
     def evaluate_clients(self, held: Sequence[torch.Tensor], *, own: bool = False) -> dict[str, list[float]]:
         """Loss and metrics on training samples of every client, whose numbers are `held`; NaN where it has none.
 
-        Of the virtual average or, with `own`, of the model that each client computes with now: its path up the tree.
+        The model is the virtual average or, with `own`, what each client computes with now: its path up the tree.
         """
         evaluator, data = self._evaluator, self._data()
 

@@ -51,8 +51,8 @@ class Codec:
     def passed(self, tensor: torch.Tensor) -> torch.Tensor:
         """What `decode` makes of `encode`, without writing the bytes: what backends in one process use.
 
-        Of the tensor's type and layout. Where rounds are captured this is captured too. float64, which is for comparing
-        backends, passes unrounded.
+        The result has the tensor's type and layout. Where rounds are captured, this is captured too. float64, which is
+        for comparing backends, passes unrounded.
         """
         return tensor
 
@@ -246,6 +246,10 @@ class Link:
     def using(self, up: str, down: str, average: str) -> Link:
         """The same link in other codes; KeyError where there is no codec of one."""
         return replace(self, up=CODECS[up], down=CODECS[down], average=AVERAGE_CODECS[average])
+
+
+#: The link over a cut after the last layer: the loss is below, so what crosses in a simulation is as it was.
+UNCODED = Link(CODECS["fp32"], CODECS["fp32"], AVERAGE_CODECS["fp32"], codes_averages=False)
 
 
 def links(codes: str | Sequence[LinkCodes | GivenCodes] | None, topology: Topology) -> list[Link]:

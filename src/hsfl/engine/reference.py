@@ -68,7 +68,7 @@ class ReferenceBackend(EntityBackend):
                     for n in own:
                         sent[n] = entity.forward(n, sent[n], moment(self.round, number))
                         if m < self.num_tiers - 1:
-                            sent[n] = self.links[m].up.passed(sent[n])
+                            sent[n] = self.link_above(m).up.passed(sent[n])
             for entity, own in present[-1]:
                 for n in own:
                     losses[n], gradients[n] = entity.loss(n, wanted[n], self.loss)
@@ -77,7 +77,7 @@ class ReferenceBackend(EntityBackend):
                     for n in own:
                         passed = entity.backward(n, gradients[n], more=number > 0)
                         if passed is not None:
-                            gradients[n] = [self.links[m - 1].down.passed(passed)]
+                            gradients[n] = [self.link_above(m - 1).down.passed(passed)]
         for entity, _ in (pair for tier in present for pair in tier):
             entity.settle()
         none = torch.empty(0, dtype=self.dtype, device=self.device)

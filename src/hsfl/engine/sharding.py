@@ -205,7 +205,7 @@ class Shard:
 class RoundSum:
     """What processes tell each other in a round, summed in one message.
 
-    Of every entity with clients in several of them the gradients and how its buffers changed, and all losses.
+    For every entity with clients in several processes, its gradients and how its buffers changed; and all losses.
     """
 
     def __init__(self, shard: Shard, tiers: Sequence[FlatTier]) -> None:

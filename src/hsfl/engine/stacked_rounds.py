@@ -205,7 +205,7 @@ class StackedRounds(Backend, ABC):
                 with casts(self.device, self.precision):
                     for number, layer in zip(tier.layers, steps[j].modules, strict=True):
                         x = run_layer(number, layer, x, several=top and number == tier.layers[-1])
-                arrives = x if top else self.links[m].up.passed(x)
+                arrives = x if top else self.link_above(m).up.passed(x)
                 return Pass(received, x, arrives)
 
             own, marks = lanes.each(work, [[marks[i] for i in group] for group in children])
@@ -231,7 +231,7 @@ class StackedRounds(Backend, ABC):
             def work(j: int, m: int = m, above: dict[int, list[Tensors]] = sent_down) -> torch.Tensor | None:
                 given = [joined(pieces) for pieces in above[j]]
                 passed = self._step(passes[m][j], party.steps[m][j], given, time, waiting, total, wanted=m > 0)
-                return None if passed is None else self.links[m - 1].down.passed(passed)
+                return None if passed is None else self.link_above(m - 1).down.passed(passed)
 
             received, done = lanes.each(work, marks)
             if not m:

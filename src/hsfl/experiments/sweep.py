@@ -23,6 +23,7 @@ from hsfl.runs.callback import Callback
 from hsfl.runs.profiling import profile_model
 from hsfl.runs.reading import Run, common_target
 from hsfl.runs.resuming import check_same, read
+from hsfl.runs.writing import METRICS, SCENARIO
 from hsfl.scenario.scenario import Scenario
 from hsfl.scenario.toml_format import dotted
 from hsfl.scenario.varying import drawn, grid, point_name, varied
@@ -129,6 +130,8 @@ def planned_runs(
         raise HsflError(f"--seeds {seeds}: {SEED} is varied already; leave one of them out")
     if out.exists() and not out.is_dir():
         raise HsflError(f"{out}: there is a file; choose another folder")
+    if (out / SCENARIO).exists() and (out / METRICS).exists():
+        raise HsflError(f"{out}: the folder of one run, not of a sweep; choose another folder")
     points = grid(fields) if random is None else drawn(fields, random, draw_seed)
     found = []
     for point in points:

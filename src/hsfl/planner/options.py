@@ -61,20 +61,20 @@ class Options:
         if not (plan_codes and problem.system.plans_codes) and problem.constants.coding_noise is None:
             bits = problem.batch_size * np.stack((problem.uplink_bits, problem.downlink_bits))[:, :, None]
             return cls(bits, np.zeros_like(bits), works(problem), slowness)
-        held = {"up": problem.profile.activation_bits, "down": problem.profile.gradient_bits}
+        links = ("up", "down")
         codes = [
             [
                 tier.codes.allowed(link) if plan_codes else (getattr(tier.codes, link),)
                 for tier in problem.system.tiers[:-1]
             ]
-            for link in held
+            for link in links
         ]
         most = max(len(own) for tiers in codes for own in tiers)
         each = [[[own[min(u, len(own) - 1)] for u in range(most)] for own in tiers] for tiers in codes]
         every, noise = [], []
-        for (link, size), tiers in zip(held.items(), each, strict=True):
+        for link, tiers in zip(links, each, strict=True):
             used = {code for own in tiers for code in own}
-            sent = {code: problem.batch_size * code.crossing_bits(size) for code in used}
+            sent = {code: problem.batch_size * problem.crossing_bits(link, code) for code in used}
             lost = {code: crossing_noise(problem, link, code) for code in used}
             every.append([[sent[code] for code in own] for own in tiers])
             noise.append([[lost[code] for code in own] for own in tiers])

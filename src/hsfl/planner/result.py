@@ -135,6 +135,7 @@ class PlanResult:
 
     @property
     def plan(self) -> Plan:
+        """Cuts, intervals and, where they are planned, codes."""
         return self.evaluation.plan
 
     @property
@@ -147,10 +148,12 @@ class PlanResult:
 
     @property
     def objective_s(self) -> float:
+        """Theta, the time to the target that is minimised."""
         return self.evaluation.objective_s
 
     @property
     def total_latency_s(self) -> float:
+        """The time to the target with whole rounds and averages."""
         return self.evaluation.total_latency_s
 
     @property
@@ -159,10 +162,12 @@ class PlanResult:
 
     @property
     def split_latency_s(self) -> float:
+        """What a round takes, averages left aside."""
         return self.evaluation.split_latency_s
 
     @property
     def aggregation_latency_s(self) -> tuple[float, ...]:
+        """What an average of each tier takes."""
         return self.evaluation.aggregation_latency_s
 
     @property
@@ -171,11 +176,12 @@ class PlanResult:
 
     @property
     def slowest_client(self) -> int:
-        """Counted from 0."""
+        """The client whose rounds take longest, counted from 0."""
         return self.evaluation.slowest_client
 
     @property
     def limits(self) -> tuple[Limit, ...]:
+        """What the time is spent on, the largest first."""
         return self.evaluation.limits
 
     @property

@@ -141,14 +141,21 @@ class Problem:
     @cached_property
     def uplink_bits(self) -> FloatArray:
         """(M-1, L): what each tier sends up for one sample, if the layer is its last: the activation, coded."""
-        codes = [tier.codes.up for tier in self.system.tiers[:-1]]
-        return np.stack([code.crossing_bits(self.profile.activation_bits) for code in codes])
+        return np.stack([self.crossing_bits("up", tier.codes.up) for tier in self.system.tiers[:-1]])
 
     @cached_property
     def downlink_bits(self) -> FloatArray:
         """(M-1, L): what comes down to each tier for one sample, if the layer is its last: the gradient, coded."""
-        codes = [tier.codes.down for tier in self.system.tiers[:-1]]
-        return np.stack([code.crossing_bits(self.profile.gradient_bits) for code in codes])
+        return np.stack([self.crossing_bits("down", tier.codes.down) for tier in self.system.tiers[:-1]])
+
+    def crossing_bits(self, link: str, code: Code) -> FloatArray:
+        """(L,): what crosses a link, "up" or "down", in a given code for one sample if the cut lies after the layer.
+
+        Nothing crosses a cut after the last layer: no layer lies above, so the loss is computed below.
+        """
+        profile = self.profile
+        bits = code.crossing_bits(profile.activation_bits if link == "up" else profile.gradient_bits)
+        return np.append(bits[:-1], 0.0)
 
     @cached_property
     def averaged_bits(self) -> FloatArray:
@@ -167,8 +174,9 @@ class Problem:
     def averaging_copies(self) -> npt.NDArray[np.int64]:
         """(M,): how many copies of the parameters averages keep on each machine of a tier.
 
-        The rule's own copies; one of what coding has left unsent, where the tier's averages are coded; and one of what
-        was last in common, where those of any tier are, because a layer may move there. A tier of one machine has none.
+        These are the rule's own copies; where the tier's averages are coded, one of what coding has left unsent; and
+        where any tier's are, one of what was last in common, because a layer may move there. A tier of one machine has
+        none.
         """
         averaged = self.system.averaged
         coded = averaged & [tier.codes.codes_averages for tier in self.system.tiers]

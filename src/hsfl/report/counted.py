@@ -19,8 +19,9 @@ _MODELS = {"global": "the averaged model", "own": "each client's own model"}
 
 
 def metric_names(runs: Sequence[Run]) -> list[str]:
-    """All metrics but accuracy that evaluations of some runs have counted."""
-    return list(dict.fromkeys(name for run in runs for line in run.evaluations() for name in line.metrics))
+    """All metrics but accuracy that evaluations of some runs have counted, and that were finite numbers."""
+    found = (item for run in runs for line in run.evaluations() for item in line.metrics.items())
+    return list(dict.fromkeys(name for name, value in found if value is not None))
 
 
 def draw_metrics(runs: Sequence[Run], labels: Sequence[str]) -> Figure:
@@ -29,7 +30,7 @@ def draw_metrics(runs: Sequence[Run], labels: Sequence[str]) -> Figure:
     figure = new_figure(13, 1.2 + 2.8 * len(names))
     for axes, name in zip(figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0], names, strict=True):
         for i, (run, label) in enumerate(zip(runs, labels, strict=True)):
-            lines = [line for line in run.evaluations() if name in line.metrics]
+            lines = [line for line in run.evaluations() if line.metrics.get(name) is not None]
             places = [line.round for line in lines], [line.metrics[name] for line in lines]
             axes.plot(*places, color=RUNS[i % len(RUNS)], marker="o", markersize=3, label=plain(label))
         axes.set_ylabel(plain(name))

@@ -127,6 +127,17 @@ def losses_on_test(run: Run) -> list[float]:
     return [line.test_loss for line in run.evaluations() if line.test_loss is not None]
 
 
+def clients_per_round(runs: Sequence[Run], of: Sequence[Run]) -> list[str]:
+    """How many clients took part in the rounds of some runs, a cell of a table; no cell where all did in all `of`."""
+    if all(line.took_part is None for run in of for line in run.metrics):
+        return []
+    clients = runs[0].scenario["tiers"][0].get("entities", 1)
+    counts = [clients if x.took_part is None else x.took_part for run in runs for x in run.metrics if x.round > 0]
+    if len(set(counts)) < 2:
+        return [f"{counts[0] if counts else clients:,} of {clients:,}"]
+    return [f"{np.mean(counts):,.4g} ({min(counts):,} to {max(counts):,}) of {clients:,}"]
+
+
 def ended_by(run: Run) -> str:
     ended = "not ended" if run.summary is None else run.summary.ended
     if run.summary is not None and ended == "callback" and run.summary.why:

@@ -1,4 +1,4 @@
-"""Which samples the clients have: how many, and of which labels."""
+"""Which samples the clients have: how many, and of which labels, or how their targets are spread."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from hsfl.records import Labels
 from hsfl.report.grid import Grid
 from hsfl.report.plots import new_figure, plain
+from hsfl.runs.samples import Targets
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 #: Of more clients only the first are drawn or printed.
 CLIENTS_SHOWN = 100
 _LABELS_PRINTED = 12
+
+
+def draw_samples(found: Labels | Targets, figure: Figure | None = None) -> Figure:
+    """What every client has, one beside the other."""
+    return draw_labels(found, figure) if isinstance(found, Labels) else draw_targets(found, figure)
 
 
 def draw_labels(labels: Labels, figure: Figure | None = None) -> Figure:
@@ -45,13 +51,59 @@ def draw_labels(labels: Labels, figure: Figure | None = None) -> Figure:
     axes.set_yticks(y, [plain(names[i] if len(names[i]) <= 16 else names[i][:15] + "…") for i in y])
     axes.set_xlabel("client")
     axes.set_ylabel("label")
-    which = f"the first {CLIENTS_SHOWN} of {clients:,} clients" if clients > CLIENTS_SHOWN else f"{clients} clients"
-    figure.suptitle(f"Training samples by label: {which}")
+    figure.suptitle(f"Training samples by label: {_which(clients)}")
     return figure
 
 
-def labels_table(labels: Labels) -> RenderableType:
-    """A row for every client: its samples, how many labels they have and, where there are few, how many of each."""
+def draw_targets(targets: Targets, figure: Figure | None = None) -> Figure:
+    """How many samples every client holds and, where targets are numbers, their mean, deviation and range."""
+    sizes, numbers = targets.samples[:CLIENTS_SHOWN], targets.mean is not None
+    figure = figure or new_figure(min(12, max(5.5, 2.5 + 0.3 * len(sizes))), 5 if numbers else 3)
+    above = figure.add_subplot(2 if numbers else 1, 1, 1)
+    above.bar(np.arange(1, len(sizes) + 1), sizes, color="0.5")
+    above.set_ylabel("samples")
+    if numbers:
+        axes = figure.add_subplot(2, 1, 2, sharex=above)
+        columns = (targets.mean, targets.deviation, targets.least, targets.greatest)
+        rows = [
+            (n, *row) for n, row in enumerate(zip(*(c or [] for c in columns), strict=True), 1) if row[0] is not None
+        ]
+        clients, mean, deviation, least, greatest = np.array(rows[:CLIENTS_SHOWN], dtype=float).T
+        axes.vlines(clients, least, greatest, color="0.7", label="range")
+        axes.errorbar(clients, mean, deviation, fmt="o", capsize=3, markersize=4, label="mean and deviation")
+        axes.set_ylabel("target")
+        axes.legend()
+    figure.axes[-1].set_xlabel("client")
+    figure.suptitle(f"Training samples: {_which(len(targets.samples))}")
+    return figure
+
+
+def _which(clients: int) -> str:
+    return f"the first {CLIENTS_SHOWN} of {clients:,} clients" if clients > CLIENTS_SHOWN else f"{clients} clients"
+
+
+def samples_table(found: Labels | Targets) -> RenderableType:
+    """A row for every client: its samples, and their labels or how their targets are spread."""
+    return _labels_table(found) if isinstance(found, Labels) else _targets_table(found)
+
+
+def _targets_table(targets: Targets) -> RenderableType:
+    columns = {
+        "mean target": targets.mean,
+        "deviation": targets.deviation,
+        "least": targets.least,
+        "greatest": targets.greatest,
+    }
+    shown = {name: column for name, column in columns.items() if column is not None}
+    rows = [
+        (str(n + 1), f"{size:,}", *("" if column[n] is None else f"{column[n]:.4g}" for column in shown.values()))
+        for n, size in enumerate(targets.samples[:CLIENTS_SHOWN])
+    ]
+    return Grid(("client", "samples", *shown), rows, (True,) * (2 + len(shown)))
+
+
+def _labels_table(labels: Labels) -> RenderableType:
+    """How many labels a client's samples have and, where there are few, how many of each."""
     names = labels.labels if len(labels.labels) <= _LABELS_PRINTED else []
     rows = [
         (str(n), f"{sum(counts):,}", str(sum(count > 0 for count in counts)), *(f"{c:,}" for c in counts[: len(names)]))
@@ -60,12 +112,16 @@ def labels_table(labels: Labels) -> RenderableType:
     return Grid(("client", "samples", "labels", *names), rows, (True,) * (3 + len(names)))
 
 
-def summary(labels: Labels) -> str:
+def summary(found: Labels | Targets) -> str:
     """One line: how many clients and samples there are, and how even they are."""
-    sizes = [sum(counts) for counts in labels.counts]
-    held = [sum(count > 0 for count in counts) for counts in labels.counts]
+    sizes = [sum(counts) for counts in found.counts] if isinstance(found, Labels) else found.samples
+    if isinstance(found, Labels):
+        held = [sum(count > 0 for count in counts) for counts in found.counts]
+        what = f", and {min(held)} to {max(held)} of {len(found.labels)} labels"
+    elif found.mean is not None:
+        means = [mean for mean in found.mean if mean is not None]
+        what = f", with targets that are {min(means):.4g} to {max(means):.4g} in the mean"
+    else:
+        what = ", with several labels per sample"
     more = f"; the first {CLIENTS_SHOWN} are shown" if len(sizes) > CLIENTS_SHOWN else ""
-    return (
-        f"{len(sizes):,} clients with {sum(sizes):,} samples, {min(sizes):,} to {max(sizes):,} each, and "
-        f"{min(held)} to {max(held)} of {len(labels.labels)} labels{more}"
-    )
+    return f"{len(sizes):,} clients with {sum(sizes):,} samples, {min(sizes):,} to {max(sizes):,} each{what}{more}"

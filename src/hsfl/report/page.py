@@ -16,7 +16,16 @@ from hsfl.errors import HsflError, MissingExtraError
 from hsfl.problem.codes import CODES
 from hsfl.problem.units import format_bits, format_seconds
 from hsfl.records import PlanRecord, RoundRecord
-from hsfl.report.groups import Group, accuracies, classifies, differences, ended_by, groups, run_labels
+from hsfl.report.groups import (
+    Group,
+    accuracies,
+    classifies,
+    clients_per_round,
+    differences,
+    ended_by,
+    groups,
+    run_labels,
+)
 from hsfl.report.measured import kind_of_time, parts_of_a_round, time_of, what_times_are
 from hsfl.report.traffic import traffic_rows
 from hsfl.report.verdicts import SPREADS, grouped_headline, grouped_rows, spread
@@ -101,7 +110,7 @@ def _achievement(run: Run) -> str:
         reached = f"{run.name} has {percent(accuracy)} test accuracy (at best {percent(best)})"
     else:
         reached = f"{run.name} has a test loss of {now.test_loss:.4g}"
-    reached += "".join(f", {name} {value:.4g}" for name, value in now.metrics.items())
+    reached += "".join(f", {name} {value:.4g}" for name, value in now.metrics.items() if value is not None)
     if now.round == last.round:
         return f"{reached} after {_moment(last)} and {sent}."
     return f"{reached} after {_moment(now)}; so far it has gone on to {_moment(last)} and {sent}."
@@ -126,6 +135,7 @@ def _rows(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     what, by_loss = ("accuracy", False) if classifies(runs) else ("test loss", True)
     header = ["run", "strategy", "rounds", kind_of_time(runs), f"last {what}", f"best {what}"]
     header += [] if target is None else [f"time to {percent(target, 1)}"]
+    header += ["clients per round"] if clients_per_round(runs, runs) else []
     header += ["sent", "last cuts", "last intervals", "ended by"]
     rows = []
     for label, run in zip(run_labels(runs), runs, strict=True):
@@ -135,7 +145,7 @@ def _rows(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
         row += [f"{losses[-1]:.4g}", f"{min(losses):.4g}"] if losses else []
         row += [] if losses else [_last_accuracy(run), percent(max(reached))] if reached else ["–", "–"]
         row += [] if target is None else [time_of(run, run.time_to_accuracy(target) or 0.0, runs)]
-        row.append(format_bits(8 * total_bytes(last)))
+        row += [*clients_per_round([run], runs), format_bits(8 * total_bytes(last))]
         row += [numbers(run.plans[-1].cuts), numbers(run.plans[-1].intervals)] if run.plans else ["", ""]
         rows.append([*row, ended_by(run)])
     return header, rows

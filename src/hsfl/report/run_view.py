@@ -132,8 +132,8 @@ def _x(line: RoundRecord) -> dict[str, float]:
 
 
 def _counted(lines: Sequence[RoundRecord], name: str) -> tuple[list[RoundRecord], list[float]]:
-    having = [line for line in lines if name in line.metrics]
-    return having, [line.metrics[name] for line in having]
+    having = [(line, value) for line in lines if (value := line.metrics.get(name)) is not None]
+    return [line for line, _ in having], [value for _, value in having]
 
 
 def _curve(lines: Sequence[RoundRecord], heights: Sequence[float]) -> dict[str, Any]:

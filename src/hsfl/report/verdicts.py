@@ -10,7 +10,7 @@ import numpy as np
 
 from hsfl.experiments.confidence import confidence, confidence_apart
 from hsfl.problem.units import format_bits, format_seconds
-from hsfl.report.groups import Group, accuracies, classifies, ended_by, losses_on_test
+from hsfl.report.groups import Group, accuracies, classifies, clients_per_round, ended_by, losses_on_test
 from hsfl.report.measured import is_measured, kind_of_time, what_times_are
 from hsfl.report.words import both, counted, numbers, percent
 from hsfl.runs.reading import Run, common_target, total_bytes
@@ -146,11 +146,12 @@ def grouped_rows(runs: Sequence[Run], found: Sequence[Group]) -> tuple[list[str]
     what = "accuracy" if classifies(runs) else "test loss"
     header = ["runs", "strategy", "seeds", "rounds", kind_of_time(runs), f"last {what}", f"best {what}"]
     header += [] if target is None else [f"time to {percent(target, 1)}"]
+    header += ["clients per round"] if clients_per_round(runs, runs) else []
     header += ["sent", "last cuts", "last intervals", "ended by"]
-    return header, [_row(group, target, kind_of_time(runs) == "time") for group in found]
+    return header, [_row(group, runs, target, kind_of_time(runs) == "time") for group in found]
 
 
-def _row(group: Group, target: float | None, both_kinds: bool) -> list[str]:
+def _row(group: Group, of: Sequence[Run], target: float | None, both_kinds: bool) -> list[str]:
     """`both_kinds`: some times are measured and some simulated, so that each says which it is."""
     runs = group.runs
     kind = "" if not both_kinds else " measured" if is_measured(runs[0]) else " simulated"
@@ -166,6 +167,7 @@ def _row(group: Group, target: float | None, both_kinds: bool) -> list[str]:
         row += ["–", "–"]
     if target is not None:
         row.append(spread([run.time_to_accuracy(target) or 0.0 for run in runs], format_seconds) + kind)
+    row += clients_per_round(runs, of)
     row.append(spread([8.0 * total_bytes(line) for line in lasts], format_bits))
     row += [_one({numbers(run.plans[-1].cuts) for run in runs if run.plans}, "cuts")]
     row += [_one({numbers(run.plans[-1].intervals) for run in runs if run.plans}, "intervals")]

@@ -101,4 +101,4 @@ def reached(line: RoundRecord) -> dict[str, str]:
         found = {"accuracy": f"{line.accuracy:.2%}"}
     else:
         found = {} if line.test_loss is None else {"test loss": f"{line.test_loss:.4g}"}
-    return found | {name: f"{value:.4g}" for name, value in line.metrics.items()}
+    return found | {name: f"{value:.4g}" for name, value in line.metrics.items() if value is not None}

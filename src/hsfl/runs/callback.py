@@ -27,7 +27,8 @@ class Callback:
     def on_start(self, folder: Path, scenario: Scenario, round_: int) -> None:
         """Before the first round after `round_`, which is 0 unless a run is resumed."""
 
-    def on_plan(self, record: PlanRecord) -> None: ...
+    def on_plan(self, record: PlanRecord) -> None:
+        """Whenever a plan is made, kept or shortened; the first time before the first round."""
 
     def on_round(self, record: RoundRecord) -> None:
         """After every round; in an evaluated one, test_loss is not None, nor is accuracy where targets are classes."""
@@ -39,7 +40,7 @@ class Callback:
         """When training has ended by itself."""
 
     def on_stop(self) -> None:
-        """At the very end, however it came."""
+        """At the very end, however training ended."""
 
 
 def checked_callbacks(given: Iterable[Callback]) -> Sequence[Callback]:

@@ -19,7 +19,8 @@ def evaluation(prepared: Prepared, round_: int) -> dict[str, Any]:
         found = prepared.backend.evaluate()
         if not isfinite(found["loss"]):
             raise DivergedError(f"round {round_}: the test loss is {found['loss']}; lower training.learning_rate")
-        update |= {"test_loss": found.pop("loss"), "accuracy": found.pop("accuracy", None), "metrics": found}
+        known = {name: value if isfinite(value) else None for name, value in found.items()}
+        update |= {"test_loss": known.pop("loss"), "accuracy": known.pop("accuracy", None), "metrics": known}
     if prepared.held is not None:
         kinds = {"global": False} | ({"own": True} if prepared.evaluates_clients else {})
         update["clients"] = {

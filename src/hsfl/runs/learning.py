@@ -9,7 +9,7 @@ from typing import Any
 from hsfl.engine.losses import LOSSES, METRICS, Loss, Metric, accuracy
 from hsfl.engine.step_schedule import StepSchedule, cosine, steps, warmed_up
 from hsfl.errors import ScenarioError
-from hsfl.factory import Factory
+from hsfl.factory import Factory, given_name
 from hsfl.problem.strategy import Strategy
 from hsfl.runs.stopping import horizon
 from hsfl.scenario.scenario import Scenario
@@ -48,6 +48,11 @@ class Given:
 
     loss: Loss | None = None
     metrics: Mapping[str, Metric] | Iterable[str | Metric] | None = None
+
+
+def naming(scenario: Scenario, loss: Loss) -> Scenario:
+    """The scenario with a name that stands for a loss given from Python, so that who goes on is asked for it."""
+    return scenario.with_overrides({"training.loss": given_name(loss)})
 
 
 #: The scenario's.

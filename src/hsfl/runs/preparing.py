@@ -32,6 +32,7 @@ from hsfl.records import Labels
 from hsfl.runs.learning import AS_NAMED, Given, Objective, check_micro_batches, objective, step_schedule
 from hsfl.runs.participating import check_place, participation_of
 from hsfl.runs.processes import number_here
+from hsfl.runs.samples import labels_of
 from hsfl.scenario.catalog import CLASSES
 from hsfl.scenario.data_section import DataSection
 from hsfl.scenario.dynamics import Conditions
@@ -180,23 +181,6 @@ def prepare(
     return Prepared(task, made, labels, device, minimised, own_samples, **tests)
 
 
-def labels_of(found: data.ClientData) -> Labels | None:
-    """How many samples of each label every client has; None for data without one label per sample."""
-    if (counts := found.label_counts()) is None:
-        return None
-    return Labels(labels=[str(k) for k in range(counts.shape[1])], counts=counts.tolist())
-
-
-def scenario_labels(scenario: Scenario, data_folder: Path | None = None) -> Labels:
-    """The same of a scenario that is not trained; ScenarioError where its data have no labels to count."""
-    try:
-        if (found := labels_of(data.load_client_data(scenario, data_folder))) is None:
-            raise ScenarioError("data: targets are numbers, or several for a sample, so there is no label to count")
-    except HsflError as error:
-        raise type(error)(f"{scenario.source}: {str(error).removeprefix(f'{scenario.source}: ')}") from error
-    return found
-
-
 def choose_device(name: str) -> torch.device:
     """The device of a scenario; "auto" is CUDA where there is one."""
     if name == "auto":
@@ -319,8 +303,12 @@ def _check_top(scenario: Scenario, layers: int) -> None:
     given = scenario.spec.strategy
     if scenario.system.returns:
         return  # the tail has one
-    if given.allow_empty_tiers or (given.cuts and given.cuts[-1] >= layers):
-        field = "allow_empty_tiers" if given.allow_empty_tiers else f"cuts = {given.cuts}"
+    fields = {
+        'name = "FedAvg"': given.name.lower() == "fedavg",
+        "allow_empty_tiers": given.allow_empty_tiers,
+        f"cuts = {given.cuts}": given.cuts and given.cuts[-1] >= layers,
+    }
+    for field in (field for field, leaves_none in fields.items() if leaves_none):
         raise ScenarioError(
             f"strategy.{field}: the model gives several tensors, which cross no cut, so that its last layer has to be "
             f"in the top tier; cut after at most {layers - 1} of {layers} layers"

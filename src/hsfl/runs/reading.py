@@ -37,7 +37,7 @@ _MUST_BE = {
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """Everything in a run folder but the weights; of a run that goes on, everything up to now.
+    """Everything in a run folder but the weights; while the run goes on, everything up to now.
 
     `metrics` has a record per round and `plans` one per plan, `summary` is None until the run has ended, and `labels`
     is None for data without labels.
@@ -111,7 +111,8 @@ class Run:
         if reached:
             rows.append(("test accuracy", f"{reached[-1]:.2%}, at best {max(reached):.2%}"))
         if evaluated := self.evaluations():
-            rows += [(f"test {name}", f"{value:.4g}") for name, value in evaluated[-1].counted().items()]
+            counted = {"loss": evaluated[-1].test_loss, **evaluated[-1].metrics}
+            rows += [(f"test {name}", f"{value:.4g}") for name, value in counted.items() if value is not None]
         if self.plans:
             rows.append(("last cuts", ", ".join(map(str, self.plans[-1].cuts))))
         return table(f"Run {self.folder}", rows)

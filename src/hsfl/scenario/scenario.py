@@ -137,7 +137,7 @@ class Scenario:
 
     @property
     def data(self) -> DataSection:
-        """What to train on; ScenarioError where it does not say."""
+        """What to train on; ScenarioError where the scenario does not say."""
         if self.spec.data is None:
             raise ScenarioError(
                 f'{self.source}: data is missing; add a section [data] with name = "mnist-mini" or another, or give '
@@ -147,7 +147,7 @@ class Scenario:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one sample; empty where nobody says it."""
+        """The shape of one sample; empty where nothing says it."""
         return tuple(self.spec.model.input_shape or DEFAULT_INPUT_SHAPES.get(self.spec.model.name or "", ()))
 
     @property

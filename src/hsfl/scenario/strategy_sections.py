@@ -46,7 +46,8 @@ class StrategySection(Section):
         "HSFL",
         description="Who chooses cuts and intervals: HSFL (the planner, again whenever every tier has been averaged), "
         "fixed (cuts and intervals as given), one of the paper's benchmarks (RMA+MS, MA+RMS, RMA+RMS, DAMA+RMS, "
-        'RMA+AMS, PSL), the variant RMA+AMS-averages, or your own: "package.module:Class".',
+        "RMA+AMS, PSL), the variant RMA+AMS-averages, FedAvg (every layer on the devices, see local_steps), or your "
+        'own: "package.module:Class".',
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = Field(
         None,
@@ -64,6 +65,12 @@ class StrategySection(Section):
         description="With name = fixed: M intervals in rounds, one per tier; 1 for a tier with one machine. With "
         "HSFL: keep these and plan the cuts only.",
         examples=[[10, 5, 1]],
+    )
+    local_steps: Round | None = Field(
+        None,
+        description="With name = FedAvg: the rounds, each a step with one mini-batch, that devices train on their own "
+        "before they are averaged; by default 1.",
+        examples=[5],
     )
     planner: Literal["exact", "bcd"] = Field(
         "exact",

@@ -25,17 +25,17 @@ class ServerSection(Section):
     """How the fed server steps, where it makes more of an average than the mean."""
 
     learning_rate: Positive | None = Field(
-        None, description="Of the server's step: by default 1 for fedavgm and 0.01 for the others.", examples=[0.01]
+        None, description="The server's step; by default 1 for fedavgm and 0.01 for the others.", examples=[0.01]
     )
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = Field(
-        None, description="Of fedavgm; by default 0.9.", examples=[0.9]
+        None, description="The server's momentum, with fedavgm; by default 0.9.", examples=[0.9]
     )
     betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] | None = Field(
-        None, description="Of fedadam, fedyogi and fedadagrad; by default [0.9, 0.99].", examples=[[0.9, 0.99]]
+        None, description="With fedadam, fedyogi and fedadagrad; by default [0.9, 0.99].", examples=[[0.9, 0.99]]
     )
     tau: Positive | None = Field(
         None,
-        description="Of the same, what bounds their steps where little changes; by default 0.001.",
+        description="With these three: bounds their steps where little changes; by default 0.001.",
         examples=[1e-3],
     )
 

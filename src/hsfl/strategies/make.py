@@ -10,7 +10,7 @@ from hsfl.factory import Factory
 from hsfl.problem.strategy import Strategy
 from hsfl.scenario.checking import listed_tiers
 from hsfl.scenario.scenario import Scenario
-from hsfl.strategies.named import CHOICES, Named
+from hsfl.strategies.named import CHOICES, LOCAL_STEPS, Named
 
 NAMES = tuple(CHOICES)
 
@@ -23,6 +23,11 @@ def fixed(cuts: Sequence[int], intervals: Sequence[int]) -> Named:
 def make_strategy(scenario: Scenario) -> Strategy:
     """The strategy that a scenario's [strategy] section names."""
     given = scenario.spec.strategy
+    if given.local_steps is not None and ("strategy" in scenario.objects or given.name.lower() != "fedavg"):
+        raise ScenarioError(
+            f'strategy.local_steps = {given.local_steps}: only name = "FedAvg" (--strategy FedAvg) has local steps; '
+            "elsewhere intervals say after how many rounds a tier is averaged"
+        )
     if (own := scenario.objects.get("strategy")) is not None:
         return checked(own, "strategy")
     if ":" in given.name:
@@ -33,14 +38,20 @@ def make_strategy(scenario: Scenario) -> Strategy:
             f"strategy.name = {given.name!r}: no such strategy{nearest(given.name, NAMES)}; there "
             f"are {', '.join(NAMES)}, and your own as package.module:Class"
         )
+    if name == "FedAvg" and scenario.system.returns:
+        raise ScenarioError(
+            'training.labels = "devices": with strategy.name = "FedAvg" every layer is on the devices, and labels stay '
+            "there anyway; remove labels"
+        )
     chosen: dict[str, Sequence[int] | str] = {}
     for field, how in zip(("intervals", "cuts"), CHOICES[name], strict=True):
         value = getattr(given, field)
         if value is None and how is None:
             raise ScenarioError(f"strategy.{field} is missing; name = {name!r} needs {_needed(name)}")
         if value is not None and how is not None and name != "HSFL":
+            instead = "give local_steps instead" if how == LOCAL_STEPS else "remove them"
             raise ScenarioError(
-                f"strategy.{field}: name = {name!r} chooses its own {field}; remove them, or write name = "
+                f"strategy.{field}: name = {name!r} chooses its own {field}; {instead}, or write name = "
                 '"fixed" (--strategy fixed)'
             )
         if value is not None and len(value) != (wanted := len(scenario.tier_names) - (field == "cuts")):
@@ -61,6 +72,7 @@ def make_strategy(scenario: Scenario) -> Strategy:
         allow_empty_tiers=given.allow_empty_tiers,
         plans_codes=scenario.system.plans_codes,
         plans_micro_batches=scenario.spec.training.micro_batch_choices is not None,
+        local_steps=given.local_steps or 1,
         may_correct=scenario.spec.training.averaging == "plain" and scenario.spec.training.correctable,
     )
 

@@ -10,6 +10,7 @@
 | RMA+AMS  | random                                   | fastest round, averages left aside          |
 | RMA+AMS-averages | random                           | fastest round, averages counted             |
 | PSL      | never averaged                           | given                                       |
+| FedAvg   | of the devices: local steps              | after the last layer: all on the devices    |
 | fixed    | given                                    | given                                       |
 
 MA and MS are the model aggregation and model splitting of the paper; R is random, DA depth-aware, A adaptive.
@@ -29,6 +30,8 @@ MA and MS are the model aggregation and model splitting of the paper; R is rando
   the cloud where links are fast, and averages then take longer than rounds. RMA+AMS-averages is the variant that
   counts them: the cuts with the least mean latency of a round with its averages, at the intervals drawn.
 - PSL is parallel split learning: sub-models are never averaged.
+- FedAvg (McMahan et al., 2017) is the special case without a split: every device trains the whole model, and after
+  so many local steps, each a round, the mean of all of them goes on.
 - Codes of links and the number of mini-batches in a round, where they are left to the planner, are planned by all of
   them, for the cuts and intervals that they choose.
 """
@@ -52,6 +55,7 @@ from hsfl.problem.problem import Problem
 
 PLANNED, RANDOM, DEPTH_AWARE, NEVER_AVERAGED, FASTEST = "planned", "random", "depth-aware", "never", "fastest"
 FASTEST_AVERAGED = "fastest, averages counted"
+LOCAL_STEPS, ON_DEVICES = "local steps", "on the devices"
 #: How each strategy chooses intervals and cuts, by its name; None where they are given.
 CHOICES: dict[str, tuple[str | None, str | None]] = {
     "HSFL": (PLANNED, PLANNED),
@@ -62,6 +66,7 @@ CHOICES: dict[str, tuple[str | None, str | None]] = {
     "RMA+AMS": (RANDOM, FASTEST),
     "RMA+AMS-averages": (RANDOM, FASTEST_AVERAGED),
     "PSL": (NEVER_AVERAGED, None),
+    "FedAvg": (LOCAL_STEPS, ON_DEVICES),
     "fixed": (None, None),
 }
 #: AiFed's P and D: deep layers are averaged in the last D of every P rounds.
@@ -93,6 +98,8 @@ class Named:
     """Whether the number of mini-batches in a round is."""
     may_correct: bool = False
     """Whether averages are plain and could be corrected."""
+    local_steps: int = 1
+    """The devices' interval where it is that of local steps, in rounds."""
 
     @property
     def replans(self) -> bool:
@@ -151,6 +158,8 @@ class Named:
             return random_intervals(problem, rng)
         if self.intervals == NEVER_AVERAGED:
             return tuple(NEVER if averaged else 1 for averaged in problem.system.averaged)
+        if self.intervals == LOCAL_STEPS:  # no other tier has anything to average
+            return (self.local_steps, *(1,) * (problem.system.num_tiers - 1))
         if self.intervals == DEPTH_AWARE:  # in the rounds that `averages` says
             return (1,) * problem.system.num_tiers
         return tuple(int(i) for i in self.intervals)
@@ -162,6 +171,8 @@ class Named:
             )
         if self.cuts == FASTEST:
             return fastest_round_cuts(convergence_aside(problem), allow_empty_tiers=self.allow_empty_tiers)
+        if self.cuts == ON_DEVICES:
+            return (problem.num_layers,) * (problem.system.num_tiers - 1)
         return tuple(int(c) for c in self.cuts)
 
     def _best(self, problem: Problem, intervals: tuple[int, ...]) -> Plan:

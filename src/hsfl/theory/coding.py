@@ -33,6 +33,7 @@ USUAL_NOISE = (0.045, 0.012)
 def crossing_noise(problem: Problem, link: str, code: Code) -> FloatArray:
     """(L,): what a code takes of the margin on the link ("up" or "down") over the cut after each layer.
 
+    Nothing after the last layer, where nothing crosses.
     beta gamma / (N k) times the variance it adds; with `loss_target`, of which the noise of mini-batches is no part,
     and which takes beta for 1/gamma, 1 / (N k).
     """
@@ -41,7 +42,7 @@ def crossing_noise(problem: Problem, link: str, code: Code) -> FloatArray:
         return np.zeros(problem.num_layers)
     scale = 1.0 if constants.by_loss else constants.smoothness * problem.step
     noise: FloatArray = constants.coding_noise[_LINKS.index(link), list(CODES).index(code.name)]
-    return scale / (problem.system.participants * problem.micro_batches) * noise
+    return scale / (problem.system.participants * problem.micro_batches) * np.append(noise[:-1], 0.0)
 
 
 def coding_noise(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
