@@ -136,6 +136,7 @@ class ConstantsRecord(Record):
 
     smoothness: float | None
     initial_gap: float | None
+    first_loss: float | None = None
     target: float | None
     gradient_variance: list[float]
     gradient_second_moment: list[float] | None
@@ -281,6 +282,7 @@ class EstimateRecord(Record):
 
     smoothness: float
     initial_gap: float
+    first_loss: float | None = None
     gradient_variance: list[float]
     gradient_second_moment: list[float]
     gradient_dissimilarity: list[list[float]]

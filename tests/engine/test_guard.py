@@ -39,7 +39,7 @@ def plans(records: list[object]) -> list[PlanRecord]:
 
 
 def test_too_much_drift_halves_the_intervals_until_it_is_little() -> None:
-    made = plans(list(trained((32, 32, 1), 2.0).advance(200)))
+    made = plans(list(trained((32, 32, 1), 1.5).advance(200)))
     assert len(made) > 1
     for before, after in pairwise(made):
         assert after.intervals == [max(1, i // 2) for i in before.intervals] and after.cuts == before.cuts

@@ -14,13 +14,16 @@ import hsfl
 from hsfl.errors import ScenarioError
 from hsfl.planner.exact import ExactSolver
 from hsfl.planner.result import evaluate_plan
-from hsfl.problem.plan import NEVER
+from hsfl.planner.solve import solve
+from hsfl.problem.plan import NEVER, Plan
 from hsfl.problem.problem import Problem
 from hsfl.strategies import NAMES, Named, make_strategy
+from hsfl.theory.convergence import loss_target
 from hsfl.theory.latency import round_latency, split_latency
 from tests.zoo import code_vectors
 
 ASKED = range(0, 40_000, 10)  # rounds at which a strategy is asked
+LITTLE = np.full(3, 0.02)  # of the drift that is predicted
 GIVEN = {"PSL": {"strategy.cuts": [3, 8]}, "FIXED": {"strategy.cuts": [3, 8], "strategy.intervals": [5, 2, 1]}}
 
 
@@ -289,3 +292,38 @@ def test_what_corrected_averages_would_gain_is_told_where_there_is_a_choice(chan
     problem = scenario.with_target(replace(problem, constants=constants))
     gain = make_strategy(scenario).corrected_gain(problem)
     assert gain > 1 if tells else gain is None
+
+
+def by_loss(problem: Problem, loss: float, first_loss: float | None) -> Problem:
+    """The problem at a loss against which drift is weighed."""
+    energy = replace(
+        problem.constants, drift="energy", initial_gap=loss, first_loss=first_loss, drift_correction=LITTLE
+    )
+    found = replace(problem, constants=energy)
+    return replace(found, constants=replace(energy, target=loss_target(found)))
+
+
+def test_random_drift_counts_more_until_the_loss_has_fallen(problem: Problem) -> None:
+    strategy, current = named("HSFL"), Plan((3, 8), (10**6, 10**6, 1))
+    alike = replace(problem.constants, gradient_dissimilarity=np.zeros((3, 16)))
+    for now in (problem, replace(problem, constants=alike)):
+        early, begun, unknown = by_loss(now, 2.0, 2.3), by_loss(now, 1.3, 2.3), by_loss(now, 2.0, None)
+        noisy = replace(
+            early, constants=replace(early.constants, gradient_variance=20 * now.constants.gradient_variance)
+        )
+        assert strategy.propose(early, current, 60) == solve(noisy).plan
+        assert max(solve(noisy).plan.intervals) < max(solve(early).plan.intervals)
+        for other in (begun, unknown):
+            assert strategy.propose(other, current, 60) == solve(other).plan
+    assert max(strategy.propose(begun, None, 0).intervals) == 8  # a first plan
+    assert strategy.propose(begun, Plan((3, 8), (2, 2, 1)), 60).intervals == (4, 4, 1)  # no more than twice as long
+
+
+def test_drift_counts_more_at_the_end(problem: Problem) -> None:
+    drift, rounds = {"strategy__drift": "energy"}, {"stopping__rounds": 200}
+    strategy, current = named("HSFL", **drift, **rounds), Plan((3, 8), (40, 40, 1))
+    assert strategy.finish == 170
+    late = by_loss(problem, 1.0, 2.3)
+    before, after = (strategy.propose(late, current, round_) for round_ in (169, 170))
+    assert after.intervals < before.intervals == named("HSFL", **drift).propose(late, current, 170).intervals
+    assert named("HSFL", strategy__drift="refined", **rounds).finish is None  # planned for a target

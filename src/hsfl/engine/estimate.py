@@ -31,6 +31,8 @@ class Estimate:
 
     smoothness: float = 0.0
     initial_gap: float = 0.0
+    first_loss: float | None = None
+    """Of the first probe."""
     gradient_variance: list[float] = field(default_factory=list)
     gradient_second_moment: list[float] = field(default_factory=list)
     gradient_dissimilarity: list[list[float]] = field(default_factory=list)
@@ -44,6 +46,7 @@ class Estimate:
         """Take over a probe. The loss is not smoothed: it is known well, and where it rises, it was better before."""
         weight = PROBE_WEIGHT if self.probes else 1.0
         self.initial_gap = min(self.initial_gap, found.initial_gap) if self.probes else found.initial_gap
+        self.first_loss = found.initial_gap if self.first_loss is None else self.first_loss
         self.smoothness = float(_mixed(self.smoothness, found.smoothness, weight))
         for name in ("gradient_variance", "gradient_second_moment", "gradient_dissimilarity"):
             setattr(self, name, _mixed(getattr(self, name), getattr(found, name), weight).tolist())
@@ -63,6 +66,7 @@ class Estimate:
             given,
             smoothness=1 / step if np.isnan(self.smoothness) else self._clamped_smoothness(step),
             initial_gap=max(self.initial_gap, _SMALLEST),
+            first_loss=self.first_loss,
             gradient_variance=np.maximum(self.gradient_variance, _SMALLEST),
             gradient_second_moment=np.maximum(self.gradient_second_moment, _SMALLEST),
             gradient_dissimilarity=of_all_clients(problem.system, dissimilarity),

@@ -47,6 +47,8 @@ class Constants:
     """(M,): how much of the refined model's drift is seen in training; None is all of it."""
     intervals_in_force: FloatArray | None = None
     """(M,): the intervals near which the drift has to be right where it is no quadratic; None before the first plan."""
+    first_loss: float | None = None
+    """theta0 as it was before training; None where that is not known."""
     coding_noise: FloatArray | None = None
     """(2, C, L): what each of `CODES` on the link up, and down, over the cut after each layer adds to the variance of a
     mini-batch gradient, summed over layers. None where codes cost nothing; known where codes are planned."""

@@ -19,7 +19,7 @@ from hsfl.theory.coding import coding_noise, unsent
 from hsfl.theory.sampling import sampling_variance, within_cohort
 
 #: How many times the loss the energy of drift may be before training stalls.
-ENERGY = 2.0
+ENERGY = 1.7
 #: How much more than 1/J_m of random drift harms.
 RANDOM = 2.0
 #: Intervals beyond this are as good as this one to see how drift grows.
