@@ -102,8 +102,7 @@ class RoundRecord(Record):
     loss: float | None = None
     """The mean over the clients that took part; None where nobody did."""
     losses: list[float] | None = None
-    """The loss of every client that took part. In metrics.jsonl, evaluated rounds have the means since the evaluation
-    before."""
+    """Of every client that took part; in metrics.jsonl evaluated rounds have means since the evaluation before."""
     losses_of: list[Count] | None = None
     """The clients whose losses they are, counted from 0; None: everybody."""
     took_part: Count | None = None
@@ -125,8 +124,7 @@ class RoundRecord(Record):
     metrics: dict[str, Finite] = {}
     """What else was counted there, by name; None where that is no finite number."""
     clients: dict[str, dict[str, SpreadRecord]] = {}
-    """Where samples are held out: of the averaged model ("global") and, where that is asked for, of every client's own
-    ("own"), the loss and all metrics by name."""
+    """On samples held out: of the averaged model ("global") and of clients' own ("own") the loss and all metrics."""
     forecast: ForecastRecord | None = None
     """Where the round was evaluated, until the loss that ends training is reached."""
 
