@@ -15,8 +15,7 @@ from hsfl.engine.schedule import Schedule
 from hsfl.errors import HsflError
 from hsfl.problem.plan import Plan
 from hsfl.problem.topology import Topology
-from hsfl.strategies import Named, fixed
-from hsfl.strategies.named import PLANNED
+from hsfl.strategies import fixed
 from tests.engine.task import CLIENTS, small_problem
 
 TREE = Topology.from_hosts([[0, 1, 2, 3], [0, 0, 1, 1], [0, 0, 0, 0]])
@@ -62,19 +61,6 @@ def test_a_state_goes_on_where_it_was() -> None:
     small = Schedule(Topology.from_hosts([[0, 1], [0, 0]]), fixed((1,), (1, 1)), 0)
     with pytest.raises(HsflError, match="the schedule is one of 3 tiers; here are 2"):
         small.restore(one.state())
-
-
-def test_a_strategy_is_asked_once_more_to_finish() -> None:
-    """From the round that it names on, once every tier was averaged, however long the wait from plan to plan."""
-
-    schedule = Schedule(TREE, Named("HSFL", PLANNED, PLANNED, finish=5), 100)
-    asked = []
-    for _ in range(12):
-        if schedule.plan_is_due():
-            asked.append(schedule.round)
-            schedule.adopt(Plan((1, 2), (2, 1, 1)))
-        schedule.finish_round()
-    assert asked == [0, 5]
 
 
 def test_how_often_to_plan_has_one_default() -> None:

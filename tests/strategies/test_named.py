@@ -317,13 +317,3 @@ def test_random_drift_counts_more_until_the_loss_has_fallen(problem: Problem) ->
             assert strategy.propose(other, current, 60) == solve(other).plan
     assert max(strategy.propose(begun, None, 0).intervals) == 8  # a first plan
     assert strategy.propose(begun, Plan((3, 8), (2, 2, 1)), 60).intervals == (4, 4, 1)  # no more than twice as long
-
-
-def test_drift_counts_more_at_the_end(problem: Problem) -> None:
-    drift, rounds = {"strategy__drift": "energy"}, {"stopping__rounds": 200}
-    strategy, current = named("HSFL", **drift, **rounds), Plan((3, 8), (40, 40, 1))
-    assert strategy.finish == 170
-    late = by_loss(problem, 1.0, 2.3)
-    before, after = (strategy.propose(late, current, round_) for round_ in (169, 170))
-    assert after.intervals < before.intervals == named("HSFL", **drift).propose(late, current, 170).intervals
-    assert named("HSFL", strategy__drift="refined", **rounds).finish is None  # planned for a target

@@ -54,9 +54,9 @@ def simulated(problem: Problem, cuts: np.ndarray, client: int) -> tuple[float, f
         up.append(b * profile.forward_flops[own].sum() * share / tier.compute_flops[host])
         down.append(b * profile.backward_flops[own].sum() * share / tier.compute_flops[host])
         if m < system.num_tiers - 1:
-            last = edges[m + 1] - 1
-            up.append(b * profile.activation_bits[last] * share / tier.uplink_bps[host])
-            down.append(b * profile.gradient_bits[last] * share / tier.downlink_bps[host])
+            last, sent = edges[m + 1] - 1, b if edges[m + 1] < problem.num_layers else 0  # nothing to an empty top
+            up.append(sent * profile.activation_bits[last] * share / tier.uplink_bps[host])
+            down.append(sent * profile.gradient_bits[last] * share / tier.downlink_bps[host])
     start = [0.0] * problem.micro_batches
     at_top = piped(up, start)[-1]
     return piped(down[::-1], [at_top] * problem.micro_batches)[-1], piped(up[:-1], start)[-1]

@@ -99,11 +99,7 @@ class Schedule:
         """Whether the strategy is to be asked before the next round."""
         if self.plan is None:
             return True
-        if not (self._strategy.replans and self._replan_every):
-            return False
-        finish: int | None = getattr(self._strategy, "finish", None)
-        finishes = finish is not None and self.plan_round < finish <= self.round
-        if self.round - self.plan_round < self._wait() and not finishes:
+        if not (self._strategy.replans and self._replan_every) or self.round - self.plan_round < self._wait():
             return False
         several = self._topology.averaged
         return all(at > self.plan_round for at, wanted in zip(self._averaged_at, several, strict=True) if wanted)

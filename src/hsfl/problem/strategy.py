@@ -11,11 +11,10 @@ from hsfl.problem.problem import Problem
 class Strategy(Protocol):
     """Proposes plans while training. A strategy keeps no state, so that a run can be resumed.
 
-    Four more members are looked for and may be absent. `averages(plan, tier, rounds)`, where tiers are averaged
+    Three more members are looked for and may be absent. `averages(plan, tier, rounds)`, where tiers are averaged
     otherwise than every I_m rounds: whether a tier (counted from 0) is averaged so many rounds after its interval last
     changed. `guarded`, which is True where intervals may be shortened between plans, because drift is weighed against
-    the loss and does harm. `finish`: a round from which on the strategy is to be asked once more, whenever it was asked
-    last. `corrected_gain(problem)`: how many times as fast the plan would be with corrected averages.
+    the loss and does harm. `corrected_gain(problem)`: how many times as fast the plan would be with corrected averages.
     """
 
     @property

@@ -13,8 +13,6 @@ from hsfl.scenario.scenario import Scenario
 from hsfl.strategies.named import CHOICES, LOCAL_STEPS, Named
 
 NAMES = tuple(CHOICES)
-#: The share of a run's rounds, its last ones, in which drift counts more.
-FINISH = 0.15
 
 
 def fixed(cuts: Sequence[int], intervals: Sequence[int]) -> Named:
@@ -75,17 +73,8 @@ def make_strategy(scenario: Scenario) -> Strategy:
         plans_codes=scenario.system.plans_codes,
         plans_micro_batches=scenario.spec.training.micro_batch_choices is not None,
         local_steps=given.local_steps or 1,
-        finish=_finish(scenario),
         may_correct=scenario.spec.training.averaging == "plain" and scenario.spec.training.correctable,
     )
-
-
-def _finish(scenario: Scenario) -> int | None:
-    """The round from which drift counts more, where it is weighed against the loss and the end is known."""
-    rounds = scenario.spec.stopping.rounds
-    if rounds is None or not scenario.training_problem.constants.by_loss:
-        return None
-    return round((1 - FINISH) * rounds)
 
 
 def _needed(name: str) -> str:

@@ -17,11 +17,10 @@ MA and MS are the model aggregation and model splitting of the paper; R is rando
 
 - Planned: the planner's optimum for the machines of the moment and the constants as measured. But with any drift model
   other than the paper's no interval grows to more than twice its last value from one plan to the next. Where drift is
-  weighed against the loss, a first interval is at most 8, random drift counts 20 times until the loss has fallen to
-  60 % of the first one, and in the last 15 % of the rounds all drift counts 10 times, for what it leaves in the weights
-  then stays. HSFL keeps cuts or intervals that are given and plans the rest (the paper's ablations). Where random
-  intervals keep every cut vector from the target, RMA+MS takes the best cuts for the target doubled as often as it
-  takes.
+  weighed against the loss, a first interval is at most 8, and random drift counts 20 times until the loss has fallen to
+  60 % of the first one. HSFL keeps cuts or intervals that are given and plans the rest (the paper's ablations). Where
+  random intervals keep every cut vector from the target, RMA+MS takes the best cuts for the target doubled as often as
+  it takes.
 - Random: every interval uniform in 1..25, cuts distinct and uniform in 3..14 of VGG-16's 16 layers (3..L-2 in
   general), as far as memories allow, drawn anew at every plan from a seed of their own.
 - Depth-aware (DAMA) adapts AiFed (You et al., 2023), where shallow layers upload in every round and deep layers only
@@ -78,8 +77,6 @@ PERIOD, UPLOADS = 10, 8
 GROWTH = 2
 #: The longest interval of a first plan: before training begins little is known.
 FIRST = 8
-#: How many times drift counts in a run's last rounds.
-LATE = 10.0
 #: How many times random drift counts until the loss has fallen to a part of the first one.
 EARLY, BEGUN = 20.0, 0.6
 #: Sets what strategies draw apart from everything that training draws with the same seed.
@@ -102,8 +99,6 @@ class Named:
     """Whether codes are left to the planner, too."""
     plans_micro_batches: bool = False
     """Whether the number of mini-batches in a round is."""
-    finish: int | None = None
-    """The round from which drift counts `LATE` times, for what it leaves behind stays."""
     may_correct: bool = False
     """Whether averages are plain and could be corrected."""
     local_steps: int = 1
@@ -129,7 +124,7 @@ class Named:
         return self.intervals == PLANNED
 
     def propose(self, problem: Problem, current: Plan | None, round_: int) -> Plan:
-        problem = self._with_care(problem, round_)
+        problem = _with_care(problem)
         if self.intervals == self.cuts == PLANNED:
             plan = solve(problem, self.planner, allow_empty_tiers=self.allow_empty_tiers).plan
             limited = _limited(plan.intervals, current, problem)
@@ -149,21 +144,6 @@ class Named:
             intervals = self._intervals(problem, rng)
         plan = Plan(cuts, intervals)
         return completed(problem, plan) if self._plans_more else plan
-
-    def _with_care(self, problem: Problem, round_: int) -> Problem:
-        """The problem in which drift counts more at the end, where what it leaves behind stays.
-
-        And random drift at the beginning: copies that go their own ways do not leave the first plateau together.
-        """
-        constants = problem.constants
-        if self.finish is not None and round_ >= self.finish:
-            seen = constants.drift_correction
-            late_M = np.full(problem.system.num_tiers, LATE) if seen is None else LATE * seen
-            return replace(problem, constants=replace(constants, drift_correction=late_M))
-        if constants.by_loss and constants.first_loss and constants.initial_gap > BEGUN * constants.first_loss:
-            early = replace(constants, gradient_variance=EARLY * constants.gradient_variance)
-            return replace(problem, constants=early)
-        return problem
 
     def corrected_gain(self, problem: Problem) -> float | None:
         """How many times as fast the plan would be with corrected averages; None where there is no choice."""
@@ -217,6 +197,17 @@ class Named:
             return ExactSolver(one, allow_empty_tiers=self.allow_empty_tiers).solve(intervals, cuts=cuts)
 
         return best_of_all(problem, solved).plan
+
+
+def _with_care(problem: Problem) -> Problem:
+    """The problem in which random drift counts more until the loss has fallen, where it is weighed against the loss.
+
+    Copies that go their own ways do not leave the first plateau together.
+    """
+    constants = problem.constants
+    if not constants.by_loss or not constants.first_loss or constants.initial_gap < BEGUN * constants.first_loss:
+        return problem
+    return replace(problem, constants=replace(constants, gradient_variance=EARLY * constants.gradient_variance))
 
 
 def _limited(intervals: tuple[int, ...], current: Plan | None, problem: Problem) -> tuple[int, ...]:
