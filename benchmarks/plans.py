@@ -3,10 +3,10 @@
     python benchmarks/plans.py [--problems NAME ...] [--seeds N ...] [--averaging corrected] [--grid] [--energy]
 
 Every problem is one a user might bring: a model, data, a skew of the data over the clients, a tree of machines, links
-and a step. The figure of a run is the simulated time to a test accuracy that full synchronisation sets: 1.25 times the
-error it ends with. A run that never gets there counts as half as long again as it was. The figure of a problem is the
-mean over seeds of planned training, as a multiple of the best of full synchronisation and the simple plans. Fixed plans
-have the cuts whose rounds of full synchronisation are shortest.
+and a step. The figure of a run is the simulated time to a test accuracy that full synchronisation sets with the same
+seed: 1.25 times the error it ends with. A run that never gets there counts as half as long again as it was. The figure
+of a problem is the mean over seeds of planned training, as a multiple of the best of full synchronisation and the
+simple plans. Fixed plans have the cuts whose rounds of full synchronisation are shortest.
 
 Needs scikit-learn for its digits: pip install scikit-learn.
 """
@@ -19,6 +19,8 @@ import multiprocessing
 import platform
 import statistics
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -228,10 +230,16 @@ def reached(curve: Curve, target: float, column: int = 1) -> float:
     return float("inf")
 
 
-def target_of(curves: list[Curve]) -> float:
-    """1.25 times the error with which full synchronisation ends, and at least a point more."""
-    error = 1 - statistics.mean(statistics.mean(p[2] for p in curve[-5:]) for curve in curves)
+def target_of(curve: Curve) -> float:
+    """1.25 times the error with which a run of full synchronisation ends, and at least a point more."""
+    error = 1 - statistics.mean(p[2] for p in curve[-5:])
     return 1 - max(1.25 * error, error + 0.01)
+
+
+def mean_over_seeds(of: dict[str, list[dict[str, Any]]], label: str, when: Callable[[Curve, float], float]) -> float:
+    """The mean over seeds of when a plan's runs are at the targets of the runs of full synchronisation."""
+    pairs = zip(of[SYNC], of[label], strict=True)
+    return statistics.mean(when(run["curve"], target_of(whole["curve"])) for whole, run in pairs)
 
 
 def time_to(curve: Curve, target: float) -> float:
@@ -243,12 +251,11 @@ def show_energy(runs: dict[str, dict[str, list[dict[str, Any]]]]) -> None:
     """Of fixed plans: the energy of drift over the loss, in the second half, and rounds to target over full sync's."""
     print("\n| problem | plan | energy / loss | rounds / full sync's |\n|---|---|---|---|")
     for name, of in runs.items():
-        target = target_of([run["curve"] for run in of[SYNC]])
-        whole = statistics.mean(reached(run["curve"], target, 0) for run in of[SYNC])
+        whole = mean_over_seeds(of, SYNC, partial(reached, column=0))
         for label in (label for label in of if label not in (SYNC, PLANNED)):
             curves = [run["curve"] for run in of[label]]
             energy = statistics.median(point[3] for curve in curves for point in curve[len(curve) // 2 :])
-            slower = statistics.mean(reached(curve, target, 0) for curve in curves) / whole
+            slower = mean_over_seeds(of, label, partial(reached, column=0)) / whole
             print(f"| {name} | {label} | {energy:.2f} | {slower:.2f} |")
 
 
@@ -282,8 +289,8 @@ def main() -> None:
     print("|---" * (9 if given.grid else 7) + "|")
     ratios = []
     for name, of in runs.items():
-        target = target_of([run["curve"] for run in of[SYNC]])
-        times = {label: statistics.mean(time_to(run["curve"], target) for run in each) for label, each in of.items()}
+        target = statistics.mean(target_of(run["curve"]) for run in of[SYNC])
+        times = {label: mean_over_seeds(of, label, time_to) for label in of}
         best = min((SYNC, *SIMPLE), key=times.__getitem__)
         ratios.append(times[PLANNED] / times[best])
         last = of[PLANNED][0]["plans"][-1]
