@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from hsfl.errors import InfeasibleError
 from hsfl.planner.exact import ExactSolver, Solution
-from hsfl.planner.result import evaluate_plan
+from hsfl.planner.result import Evaluation, evaluate_plan
 from hsfl.problem.problem import Problem
+
+
+def checked_both_ways(
+    problem: Problem, best: Evaluation | None, *, allow_empty: bool
+) -> Iterator[tuple[ExactSolver, Solution]]:
+    """By table and by search: what is found, as `checked`; nothing where codes keep every plan from the target."""
+    for limit in (10**9, 0):
+        solver = ExactSolver(problem, allow_empty_tiers=allow_empty, table_limit=limit)
+        if best is None:
+            with pytest.raises(InfeasibleError, match="codes"):
+                solver.solve()
+            continue
+        yield solver, checked(problem, solver, best.objective_s)
 
 
 def checked(problem: Problem, solver: ExactSolver, optimum_s: float) -> Solution:

@@ -17,7 +17,7 @@ from hsfl.planner.result import evaluate_plan
 from hsfl.planner.solve import solve, solve_with_step
 from hsfl.problem.problem import Problem
 from hsfl.report.landscape import over_cuts, over_intervals
-from tests.planner.proven import checked, hasty_gap
+from tests.planner.proven import checked_both_ways, hasty_gap
 from tests.zoo import exhaustive, random_problem, with_cohort, with_memory_limits, with_planned_codes
 
 
@@ -51,13 +51,7 @@ def test_against_every_plan_with_every_cohort(codes: bool) -> None:
     for seed in range(10 if codes else 45):
         problem, allow_empty, longest = small_problem(seed, codes=codes)
         best = exhaustive(problem, allow_empty_tiers=allow_empty, longest=longest)
-        for limit in (10**9, 0):
-            solver = ExactSolver(problem, allow_empty_tiers=allow_empty, table_limit=limit)
-            if best is None:
-                with pytest.raises(InfeasibleError, match="codes"):
-                    solver.solve()
-                continue
-            solution = checked(problem, solver, best.objective_s)
+        for _, solution in checked_both_ways(problem, best, allow_empty=allow_empty):
             missed = np.array(solution.plan.intervals)[problem.system.missable]
             assert (missed <= solution.plan.intervals[0]).all()
             ordered += bool((missed == solution.plan.intervals[0]).any() and solution.plan.intervals[0] > 1)

@@ -18,7 +18,7 @@ from hsfl.problem.problem import Problem
 from hsfl.problem.system import System
 from hsfl.theory.latency import fits_memory
 from hsfl.theory.objective import objective
-from tests.planner.proven import checked
+from tests.planner.proven import checked, checked_both_ways
 from tests.zoo import exhaustive, random_problem, with_memory_limits, with_planned_codes
 
 Planner = Callable[..., Plan]
@@ -103,13 +103,7 @@ def test_planned_codes_against_exhaustive_search(block: int) -> None:
     for seed in range(20 * block, 20 * (block + 1)):
         problem, allow_empty = problem_with_codes(seed)
         best = exhaustive(problem, allow_empty_tiers=allow_empty, longest=4)
-        for limit in (10**9, 0):
-            solver = ExactSolver(problem, allow_empty_tiers=allow_empty, table_limit=limit)
-            if best is None:
-                with pytest.raises(InfeasibleError, match="codes"):
-                    solver.solve()
-                continue
-            solution = checked(problem, solver, best.objective_s)
+        for solver, solution in checked_both_ways(problem, best, allow_empty=allow_empty):
             assert solver.solve(solution.plan.intervals).plan == solution.plan
             assert solver.solve(solution.plan.intervals, cuts=solution.plan.cuts).plan == solution.plan
             names = {name for codes in solution.plan.codes or () for name in codes.names().values()}

@@ -20,7 +20,7 @@ from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.system import System
 from hsfl.theory.latency import aggregation_latency, arrival_latency, fits_memory, split_latency
-from tests.planner.proven import checked, hasty_gap
+from tests.planner.proven import checked, checked_both_ways, hasty_gap
 from tests.zoo import (
     cut_vectors,
     exhaustive,
@@ -124,13 +124,7 @@ def test_planned_codes_against_exhaustive_search() -> None:
     for seed in range(12):
         problem, allow_empty = small_problem(seed, codes=True)
         best = exhaustive(problem, allow_empty_tiers=allow_empty, longest=3)
-        for limit in (10**9, 0):
-            solver = ExactSolver(problem, allow_empty_tiers=allow_empty, table_limit=limit)
-            if best is None:
-                with pytest.raises(InfeasibleError, match="codes"):
-                    solver.solve()
-                continue
-            solution = checked(problem, solver, best.objective_s)
+        for _, solution in checked_both_ways(problem, best, allow_empty=allow_empty):
             assert solution.plan.codes is not None
             coded += "up" in solution.plan.codes[-2].names()  # the top's, to the devices
     assert coded
