@@ -68,13 +68,13 @@ export function drawModel(place, view, shown, optimum, move) {
 export function drawTiers(place, shown, setInterval_) {
   const coded = shown.tiers.some((tier) => tier.links && tier.links !== "fp32");
   const rows = [...shown.tiers].reverse().map((tier) => {
-    const m = shown.tiers.indexOf(tier);
+    const m = shown.tiers.indexOf(tier), [numbers, names] = tier.layers.split(/(?= \()/);
     const every = !tier.can_average ? "" : el("span", { class: "name" }, "every",
       el("input", { class: "every", id: `every-${m}`, type: "number", min: 1, max: 1000000000, value: tier.interval,
         "aria-label": `Rounds between averages of ${tier.name}`, onchange: (event) => setInterval_(m, Math.round(+event.target.value)) }),
       tier.interval === 1 ? "round" : "rounds");
     return el("tr", {}, el("td", {}, el("span", { class: "name" }, el("span", { class: "chip", style: { background: tier.colour } }), tier.count)),
-      el("td", { class: "whole" }, tier.layers), el("td", {}, every), el("td", { class: "n" }, tier.averaging),
+      el("td", { class: "whole" }, numbers, el("span", { class: "what" }, names ?? "")), el("td", {}, every), el("td", { class: "n" }, tier.averaging),
       coded ? el("td", {}, tier.links) : null);
   });
   const focus = document.activeElement?.id;
