@@ -147,6 +147,11 @@ class PlanResult:
         return self.plan.intervals
 
     @property
+    def micro_batches(self) -> int | None:
+        """The mini-batches of every client in a round, where they are planned."""
+        return self.plan.micro_batches
+
+    @property
     def objective_s(self) -> float:
         """Theta, the time to the target that is minimised."""
         return self.evaluation.objective_s

@@ -122,7 +122,7 @@ def check_micro_batches(scenario: Scenario, strategy: Strategy, *, machines: boo
     if problem.constants.by_loss and getattr(strategy, "plans_micro_batches", False):
         raise ScenarioError(
             f'training.micro_batches = {given}: it cannot be planned with strategy.drift = "energy", which does not '
-            'weigh the noise of gradients; give a number, or strategy.drift = "refined"'
+            'weigh the noise of gradients; give a number, or strategy.drift = "refined" with a target in [convergence]'
         )
 
 

@@ -56,20 +56,20 @@ class StrategySection(Section):
     )
     cuts: list[int] | None = Field(
         None,
-        description="With name = fixed and PSL: M-1 counts of layers, after which the model is cut. With HSFL: "
-        "keep these and plan the intervals only.",
+        description="With name = fixed and PSL: M-1 counts of layers, after which the model is cut; M of them with "
+        "labels = devices. With HSFL: keep these and plan the intervals only.",
         examples=[[1, 3]],
     )
     intervals: list[int] | None = Field(
         None,
-        description="With name = fixed: M intervals in rounds, one per tier; 1 for a tier with one machine. With "
-        "HSFL: keep these and plan the cuts only.",
+        description="With name = fixed: M intervals in rounds, one per tier and, with labels = devices, one for the "
+        "tail; 1 for a tier with one machine. With HSFL: keep these and plan the cuts only.",
         examples=[[10, 5, 1]],
     )
     local_steps: Round | None = Field(
         None,
-        description="With name = FedAvg: the rounds, each a step with one mini-batch, that devices train on their own "
-        "before they are averaged; by default 1.",
+        description="With name = FedAvg: the rounds, each one step, that devices train on their own before they are "
+        "averaged; by default 1.",
         examples=[5],
     )
     planner: Literal["exact", "bcd"] = Field(
