@@ -26,7 +26,8 @@ from constants import BATCH, CLIENTS, PROFILES, load, partition
 
 from hsfl.engine.links import AVERAGE_CODECS
 from hsfl.engine.losses import cross_entropy
-from hsfl.engine.probe import VirtualModel, coding_noise
+from hsfl.engine.probe import coding_noise
+from hsfl.engine.virtual_model import VirtualModel
 from hsfl.models import build, chain
 from hsfl.problem.codes import CODES
 

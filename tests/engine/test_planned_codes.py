@@ -12,7 +12,8 @@ import torch
 import hsfl
 from hsfl.engine.links import CODECS, CodedCut, links
 from hsfl.engine.losses import cross_entropy
-from hsfl.engine.probe import VirtualModel, coding_noise, rounds_of_coding
+from hsfl.engine.probe import coding_noise, rounds_of_coding
+from hsfl.engine.virtual_model import VirtualModel
 from hsfl.errors import HsflError, ScenarioError
 from hsfl.models import build, chain
 from hsfl.problem.codes import CODES, LinkCodes, tier_codes

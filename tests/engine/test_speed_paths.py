@@ -383,3 +383,29 @@ def test_losses_are_a_tensor_of_their_own() -> None:
     kept = first.clone()
     backend.train_round()
     assert torch.equal(first, kept)
+
+
+@cuda
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_a_probe_is_recorded_where_nothing_is_left_to_chance(dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hsfl.engine.capture import CapturedRound
+
+    class Probed(Resident):
+        def samples(self, indices: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.images[indices], self.labels[indices]
+
+        def probe_draws(self, round_: int, batches: int, clients: None = None) -> torch.Tensor:
+            return torch.arange(4 * batches * 5, device="cuda").view(4, batches, 5) % 50
+
+    replay, replayed = CapturedRound.__call__, []
+    monkeypatch.setattr(CapturedRound, "__call__", lambda self, *given: replayed.append(1) or replay(self, *given))
+    found = []
+    for capture in (None, False):
+        backend = make(device="cuda", dropout=dropout, data=Probed("cuda"), capture=capture)
+        backend.train_round()
+        replayed.clear()
+        found.append(backend.probe(3, 0.1))
+        assert len(replayed) == (12 if capture is None and not dropout else 0)
+    for name, value in vars(found[0]).items():
+        if value is not None:
+            np.testing.assert_allclose(value, getattr(found[1], name), rtol=1e-9, atol=1e-12, err_msg=name)

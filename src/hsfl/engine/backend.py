@@ -34,9 +34,10 @@ from hsfl.engine.losses import Loss, Metric, cross_entropy, usual_metrics
 from hsfl.engine.optimizer import Optimizer
 from hsfl.engine.per_client import with_clients
 from hsfl.engine.precision import PRECISIONS
-from hsfl.engine.probe import Measurement, VirtualModel, measure
+from hsfl.engine.probe import Measurement, measure
 from hsfl.engine.sharding import Shard
 from hsfl.engine.training_data import Draws, TrainingData
+from hsfl.engine.virtual_model import VirtualModel
 from hsfl.errors import HsflError, ScenarioError
 from hsfl.problem.codes import GivenCodes, LinkCodes
 from hsfl.problem.topology import Clients, Topology
@@ -305,7 +306,14 @@ class Backend(Evaluating, Holding):
         `coding`: the noise of codes, too.
         """
         model = VirtualModel(
-            self._layers, self.global_state(), self._data().samples, self.loss, self.seed, self.device, self.precision
+            self._layers,
+            self.global_state(),
+            self._data().samples,
+            self.loss,
+            self.seed,
+            self.device,
+            self.precision,
+            capture=self.capture is not False,
         )
         clients, data = self.attendance.cohort, self._data()
         if clients is None:

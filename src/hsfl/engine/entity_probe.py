@@ -13,7 +13,7 @@ import torch
 from hsfl.engine.averaging import Tensors
 from hsfl.engine.entities import mean, weighted
 from hsfl.engine.entity import Entity
-from hsfl.engine.probe import squares_by_layer
+from hsfl.engine.virtual_model import squares_by_layer
 from hsfl.problem.topology import Topology
 
 

@@ -14,27 +14,19 @@ mini-batch gradient, all layers of it, with that link coded and without: what co
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from hsfl.engine.links import CODECS, CodedCut
-from hsfl.engine.losses import Loss, by_sample
-from hsfl.engine.outputs import each
-from hsfl.engine.per_client import own_chance, seed_dropout
-from hsfl.engine.precision import arithmetic, casts
-from hsfl.engine.running import run_layer
 from hsfl.engine.sharding import Shard
+from hsfl.engine.virtual_model import VirtualModel
 from hsfl.problem.codes import CODES
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import Topology
 
-Samples = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 #: Mini-batches of every client that the smoothness is measured on: it takes two more gradients of each.
 SMOOTHNESS_BATCHES = 2
 #: Mini-batches, of as many clients, that the noise of a code on a link over a cut is measured on.
@@ -214,76 +206,6 @@ def noise_of_codes(noise: FloatArray, codes: tuple[Sequence[str], Sequence[str]]
 def rounds_of_coding(layers: int, clients: int) -> int:
     """How many gradients the busiest client takes for the noise of codes."""
     return 1 + -(-sum(map(len, MEASURED)) * layers * _CODING_BATCHES // clients)
-
-
-class VirtualModel:
-    """The virtual average as one model, and its gradients by layer."""
-
-    def __init__(
-        self,
-        layers: Sequence[nn.Module],
-        state: Mapping[str, torch.Tensor],
-        samples: Samples,
-        loss: Loss,
-        seed: int,
-        device: torch.device,
-        precision: str,
-    ) -> None:
-        """Copies of `layers` with the weights of `state`; `samples` gives inputs and targets, `seed` is dropout's."""
-        self.samples, self.loss, self.seed, self.device, self.precision = samples, loss, seed, device, precision
-        self.layers = nn.ModuleList(copy.deepcopy(list(layers))).train()
-        self.layers.load_state_dict(state)
-        self.num_layers = len(self.layers)
-        self.modules = list(self.layers.modules())
-        self.parameters: list[torch.Tensor] = [p for p in self.layers.parameters() if p.requires_grad]
-        number = [i for i, layer in enumerate(self.layers) for p in layer.parameters() if p.requires_grad]
-        self.layer_of = torch.tensor(number, device=device, dtype=torch.int64)
-
-    def copy(self) -> VirtualModel:
-        """The same model with weights of its own."""
-        state = self.layers.state_dict()
-        return VirtualModel(list(self.layers), state, self.samples, self.loss, self.seed, self.device, self.precision)
-
-    def gradient(
-        self, client: int, indices: torch.Tensor, key: int = 0, coded: CodedCut | None = None
-    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Loss and gradient on some samples of a client; dropout is that of `key`.
-
-        `coded`: a cut as if there were a link.
-        """
-        inputs, targets = self.samples(indices)
-        seed_dropout(self.modules, [client], self.seed, key)
-        with arithmetic(self.device, self.precision):
-            with casts(self.device, self.precision):
-                x: Any = inputs
-                for number, layer in enumerate(self.layers):
-                    with own_chance(self.seed, key, client, number, self.device):
-                        x = run_layer(number, layer, x, several=number == self.num_layers - 1)
-                    if coded is not None and coded.after == number + 1:
-                        x = each(coded.passed, x)
-            loss = by_sample(self.loss, x, targets, self._dtype).mean()
-            found = torch.autograd.grad(loss, self.parameters, allow_unused=True)
-        gradient = [torch.zeros_like(p) if g is None else g for g, p in zip(found, self.parameters, strict=True)]
-        return loss.detach(), gradient
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return self.parameters[0].dtype
-
-    def zeros(self) -> list[torch.Tensor]:
-        return [torch.zeros_like(p) for p in self.parameters]
-
-    def squares(self, tensors: list[torch.Tensor]) -> torch.Tensor:
-        """(L,): the squared norm by layer, in float64."""
-        return squares_by_layer(tensors, self.layer_of, self.num_layers)
-
-
-def squares_by_layer(tensors: list[torch.Tensor], layer_of: torch.Tensor, num_layers: int) -> torch.Tensor:
-    """(L,): the squared norm by layer, in float64, of tensors of these layers."""
-    found = torch.zeros(num_layers, dtype=torch.float64, device=layer_of.device)
-    if not tensors:
-        return found
-    return found.index_add_(0, layer_of, torch.stack(torch._foreach_norm(tensors)).double().square())
 
 
 class _Spread:
