@@ -18,6 +18,8 @@ from hsfl.runs.stopping import WINDOW, is_converged
 
 #: The last evaluations whose mean is a run's final accuracy: single ones jump by a point.
 LAST = 5
+#: A target is reached when the mean of so many evaluations is there: one alone may be a tenth of a run early or late.
+TOGETHER = 3
 #: A target allows so many times the error of the run it is set by.
 MORE_ERROR = 1.25
 
@@ -47,9 +49,13 @@ def final_accuracy(run: Run) -> float:
 
 
 def time_to(run: Run, target: float, count: str = "time_s") -> float:
-    """Simulated seconds (or `count="round"`) to the first evaluation of training at the target; infinite if none is."""
-    lines = (line for line in run.evaluations() if line.round > 0)
-    return next((float(getattr(line, count)) for line in lines if (line.accuracy or 0.0) >= target), inf)
+    """Simulated seconds (or `count="round"`) to the evaluation of training with which the mean of the last `TOGETHER`,
+    fewer at the beginning, is at the target; infinite if there is none."""
+    lines = [line for line in run.evaluations() if line.round > 0 and line.accuracy is not None]
+    for k, line in enumerate(lines):
+        if np.mean(_accuracies(lines[max(0, k + 1 - TOGETHER) : k + 1])) >= target:
+            return float(getattr(line, count))
+    return inf
 
 
 def end_s(run: Run) -> float:
