@@ -46,7 +46,7 @@ def test_no_run_counts_twice():
     wanted = forecasts.runs(SETTINGS)
     assert len({content(scenario) for scenario in wanted.values()}) == len(wanted)
     assert {key[1] for key in wanted} == {"iid", "shards"}
-    assert any(key[2] == "planned, corrected, coded" for key in wanted) and any(key[2] == "slack 1" for key in wanted)
+    assert any(key[2] == "planned, corrected, coded" for key in wanted) and any(key[2] == "full sync" for key in wanted)
 
 
 def test_a_claim_holds_where_losses_follow_the_law_and_not_on_a_plateau():

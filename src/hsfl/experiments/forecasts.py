@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from hsfl.experiments import benchmarks, gains, planning
+from hsfl.experiments import gains
 from hsfl.experiments.benchmarks import FULL_SYNC, PARTITIONS
 from hsfl.experiments.recipe import Found, Wanted
 from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series
 from hsfl.experiments.settings import Settings
-from hsfl.experiments.store import content
 from hsfl.runs.reading import Run
 from hsfl.scenario.scenario import Scenario
 from hsfl.theory.forecast import loss_law, recent_losses
@@ -33,16 +32,15 @@ _PERCENT = [round(100 * moment) for moment in MOMENTS]
 
 
 def runs(settings: Settings) -> Wanted:
-    """The runs of `fig4`, `slack` and `beyond` that plan cuts and intervals, or average in every round."""
-    wanted: Wanted = {
-        key[1:]: scenario
-        for key, scenario in benchmarks.runs(settings).items()
-        if key[0] == benchmarks.AS_PAPER and key[3] in ("HSFL", FULL_SYNC)
-    }
-    for others in (planning.slack_runs(settings), gains.beyond_runs(settings)):
-        wanted |= {(settings.dataset, *key): scenario for key, scenario in others.items()}
-    once = {content(scenario): (key, scenario) for key, scenario in reversed(wanted.items())}
-    return dict(reversed(once.values()))
+    """The runs of `beyond`, and on every data set those that plan or average in every round."""
+    usual = {label: gains.variants(settings)[label] for label in (FULL_SYNC, gains.PLANNED)}
+    wanted: Wanted = {(settings.dataset, *key): scenario for key, scenario in gains.beyond_runs(settings).items()}
+    for dataset in settings.datasets:
+        for partition in PARTITIONS:
+            for label, overrides in usual.items():
+                for seed in settings.seeds:
+                    wanted[dataset, partition, label, seed] = settings.scenario(dataset, partition, seed, overrides)
+    return wanted
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ def forecast(settings: Settings, found: Found) -> Result:
         [
             "Targets are the losses that each run really has after 50, 60, ... 100 % of its rounds (the mean over the "
             "last tenth of them), at least 20 % of the run later; what is compared is how many more rounds it takes.",
-            "Runs are those of `fig4`, `slack` and `beyond` that plan cuts and intervals or average in every round. "
+            "Runs are those of `beyond`, and on MNIST those that are planned or average in every round. "
             "Where no forecast is made, on the first plateau of the loss or because the target is too far away to "
             "say, it counts as wrong; the quantiles are of those that are made. Seconds are rounds at the pace of the "
             "plan in force. The range is to hold four in five.",

@@ -44,7 +44,8 @@ _HOW = (
 )
 
 
-def _variants(settings: Settings) -> dict[str, dict[str, Any]]:
+def variants(settings: Settings) -> dict[str, dict[str, Any]]:
+    """What is trained, by its name: full synchronisation at its best cuts, and what is to be faster."""
     return {
         FULL_SYNC: fixed(full_sync_cuts(settings), (1, 1)),
         PLANNED: _BY_LOSS,
@@ -63,7 +64,7 @@ def beyond_runs(settings: Settings) -> Wanted:
     return {
         (partition, label, seed): settings.scenario(settings.dataset, partition, seed, overrides)
         for partition in _partitions(settings)
-        for label, overrides in _variants(settings).items()
+        for label, overrides in variants(settings).items()
         for seed in settings.seeds
     }
 
@@ -71,7 +72,7 @@ def beyond_runs(settings: Settings) -> Wanted:
 def beyond(settings: Settings, found: Found) -> Result:
     """What planning, corrected averages and coded links gain on full synchronisation, each alone and together."""
     panels, rows, claims = [], [], []
-    gains: dict[str, dict[str, Spread | None]] = {label: {} for label in _variants(settings)}
+    gains: dict[str, dict[str, Spread | None]] = {label: {} for label in variants(settings)}
     for partition, word in _partitions(settings).items():
         of = {label: [found[partition, label, seed] for seed in settings.seeds] for label in gains}
         target = target_of(of[FULL_SYNC])
