@@ -26,7 +26,7 @@ ALLOWED = {
     "theory": {"problem"},
     "scenario": {"display", "errors", "files", "factory", "problem", "theory"},
     "planner": {"display", "errors", "problem", "theory"},
-    "strategies": {"errors", "factory", "problem", "scenario", "planner"},
+    "strategies": {"errors", "factory", "problem", "theory", "scenario", "planner"},
     "models": {"errors", "factory", "problem"},
     "data": {"errors", "files", "factory", "scenario"},
     "engine": {"errors", "files", "records", "problem", "theory", "models"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, isfinite
 from statistics import fmean
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -135,6 +135,7 @@ class ConstantsRecord(Record):
     smoothness: float | None
     initial_gap: float | None
     first_loss: float | None = None
+    first_gradients: list[list[float]] | None = None
     target: float | None
     gradient_variance: list[float]
     gradient_second_moment: list[float] | None
@@ -235,116 +236,3 @@ class Environment(Record):
     data_folder: str | None = None
     cluster: str | None = None
     """The machines that it ran on; None: simulated in one process."""
-
-
-class PresenceRecord(Record):
-    """Rounds in a row that the same clients took part in."""
-
-    since: Count
-    """The round in which the layers were last averaged that these rounds count for."""
-    clients: list[Count] | None
-    """None: everybody."""
-    rounds: Count
-
-
-class AttendanceRecord(Record):
-    """In a checkpoint, who took part since layers were averaged: the state of `engine.attendance.Attendance`."""
-
-    averaged_at: list[Count]
-    """The round of every layer's last average."""
-    cohort: list[Count] | None = None
-    """The clients that are enrolled; None: everybody."""
-    presence: list[PresenceRecord] = []
-
-
-class ScheduleRecord(Record):
-    """Where a run stands: in a checkpoint, the state of `engine.schedule.Schedule`."""
-
-    round: Count
-    cuts: list[Count] | None
-    intervals: list[Count] | None
-    codes: list[dict[str, str]] | None = None
-    micro_batches: Count | None = None
-    plan_round: Count
-    interval_since: list[Count]
-    averaged_at: list[Count]
-    moved_at: Count
-    gathered_at: Count | None = None
-    attendance: AttendanceRecord
-    """Who took part, with tiers in the place of layers."""
-    up_to_date: list[list[Count] | None]
-
-
-class EstimateRecord(Record):
-    """In a checkpoint, the constants as measured so far: the state of `engine.estimate.Estimate`."""
-
-    smoothness: float
-    initial_gap: float
-    first_loss: float | None = None
-    gradient_variance: list[float]
-    gradient_second_moment: list[float]
-    gradient_dissimilarity: list[list[float]]
-    correction: list[float]
-    coding_noise: list[list[list[float]]] = []
-    probes: Count
-
-
-class GuardRecord(Record):
-    """In a checkpoint, what `engine.guard.Guard` has seen."""
-
-    loss: float | None = None
-    lowest: float | None = None
-    alarm: str | None = None
-    seen: Count = 0
-    fresh: bool = False
-    looked: Count = 0
-
-
-class AlgorithmRecord(Record):
-    """In a checkpoint, the state of `engine.algorithm.Algorithm` but for the backend's tensors."""
-
-    schedule: ScheduleRecord
-    time_s: float
-    planned_s: float | None = None
-    bits: dict[str, Count]
-    estimate: EstimateRecord
-    constants: ConstantsRecord
-    guard: GuardRecord
-
-
-class Position(Record):
-    """How much of a file there was at some moment: its length in bytes and their checksum."""
-
-    size: Count
-    checksum: str
-
-
-class OriginRecord(Record):
-    """In a checkpoint, what it comes from: the run, the code, and all that the results depend on."""
-
-    run: str
-    """The name in environment.json."""
-    hsfl: str
-    """The version that wrote the checkpoint."""
-    fields: dict[str, Any]
-    """What the scenario says, by paths, but for what may change when the run goes on."""
-    files: dict[str, str]
-    """The checksums of the data files that the scenario names."""
-
-
-class SessionRecord(Record):
-    """A checkpoint's state: all that training goes on from but for the backend's tensors."""
-
-    origin: OriginRecord
-    algorithm: AlgorithmRecord
-    waiting: RoundRecord | None
-    """The last round, where it is not written yet."""
-    clients: list[Count]
-    """Those who took part since the last evaluation."""
-    losses: list[float]
-    """The sums of their losses."""
-    counts: list[Count]
-    """The rounds that they took part in."""
-    wall_s: float
-    files: dict[str, Position]
-    """How much was in the .jsonl files."""

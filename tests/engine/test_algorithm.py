@@ -10,9 +10,10 @@ import torch
 
 from hsfl.engine.algorithm import Algorithm
 from hsfl.engine.stacked import StackedBackend
+from hsfl.engine.state import AlgorithmRecord
 from hsfl.errors import DivergedError, InfeasibleError
 from hsfl.problem.plan import Plan
-from hsfl.records import AlgorithmRecord, PlanRecord, RoundRecord
+from hsfl.records import PlanRecord, RoundRecord
 from hsfl.theory.convergence import predicted_drift
 from hsfl.theory.latency import aggregation_latency, split_latency
 from tests.engine.task import Given, algorithm, small_problem

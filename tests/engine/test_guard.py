@@ -10,8 +10,9 @@ import pytest
 
 from hsfl.engine.algorithm import Algorithm
 from hsfl.engine.guard import Guard
+from hsfl.engine.state import AlgorithmRecord
 from hsfl.problem.plan import Plan
-from hsfl.records import AlgorithmRecord, PlanRecord
+from hsfl.records import PlanRecord
 from hsfl.theory.convergence import loss_target
 from tests.engine.task import Given, algorithm, small_problem
 

@@ -18,6 +18,7 @@ from hsfl.planner.solve import solve
 from hsfl.problem.plan import NEVER, Plan
 from hsfl.problem.problem import Problem
 from hsfl.strategies import NAMES, Named, make_strategy
+from hsfl.strategies.named import PLANNED
 from hsfl.theory.convergence import loss_target
 from hsfl.theory.latency import round_latency, split_latency
 from tests.zoo import code_vectors
@@ -294,26 +295,30 @@ def test_what_corrected_averages_would_gain_is_told_where_there_is_a_choice(chan
     assert gain > 1 if tells else gain is None
 
 
-def by_loss(problem: Problem, loss: float, first_loss: float | None) -> Problem:
+def by_loss(problem: Problem, loss: float, first_gradients: np.ndarray | None = None) -> Problem:
     """The problem at a loss against which drift is weighed."""
     energy = replace(
-        problem.constants, drift="energy", initial_gap=loss, first_loss=first_loss, drift_correction=LITTLE
+        problem.constants, drift="energy", initial_gap=loss, first_gradients=first_gradients, drift_correction=LITTLE
     )
     found = replace(problem, constants=energy)
     return replace(found, constants=replace(energy, target=loss_target(found)))
 
 
-def test_random_drift_counts_more_until_the_loss_has_fallen(problem: Problem) -> None:
+def test_systematic_drift_counts_more_until_training_has_begun_unless_averages_are_dear(problem: Problem) -> None:
     strategy, current = named("HSFL"), Plan((3, 8), (10**6, 10**6, 1))
-    alike = replace(problem.constants, gradient_dissimilarity=np.zeros((3, 16)))
-    for now in (problem, replace(problem, constants=alike)):
-        early, begun, unknown = by_loss(now, 2.0, 2.3), by_loss(now, 1.3, 2.3), by_loss(now, 2.0, None)
-        noisy = replace(
-            early, constants=replace(early.constants, gradient_variance=20 * now.constants.gradient_variance)
-        )
-        assert strategy.propose(early, current, 60) == solve(noisy).plan
-        assert max(solve(noisy).plan.intervals) < max(solve(early).plan.intervals)
-        for other in (begun, unknown):
-            assert strategy.propose(other, current, 60) == solve(other).plan
+    constants = problem.constants
+    first = np.vstack([constants.gradient_variance, constants.gradient_dissimilarity])
+    careful = first * np.array([1.0, 15.0, 15.0, 15.0])[:, None]
+    begun, early = by_loss(problem, 2.0), by_loss(problem, 2.0, first)
+    assert strategy.propose(begun, current, 60) == solve(begun).plan
+    plan = strategy.propose(early, current, 60)
+    assert plan == solve(by_loss(problem, 2.0, careful)).plan  # what was seen since does not matter
+    assert max(plan.intervals) < max(solve(early).plan.intervals) < max(solve(begun).plan.intervals)
+    slow = {f"tiers.{m}.fed_{way}link": "2 Mbps" for m in (1, 2) for way in ("up", "down")}
+    dear = replace(early, system=hsfl.load_scenario("paper", slow).problem.system)
+    assert strategy.propose(dear, current, 60) == solve(dear).plan
+    at_cuts = Named("MA", PLANNED, (4, 5))  # full synchronisation at the same cuts is what it is compared with
+    solved = ExactSolver(by_loss(problem, 2.0, careful)).solve(cuts=(4, 5)).plan
+    assert at_cuts.propose(early, current, 60).intervals == solved.intervals
     assert max(strategy.propose(begun, None, 0).intervals) == 8  # a first plan
     assert strategy.propose(begun, Plan((3, 8), (2, 2, 1)), 60).intervals == (4, 4, 1)  # no more than twice as long

@@ -170,14 +170,23 @@ def test_refined_drift(problem: Problem) -> None:
 
 
 def test_energy_drift(problem: Problem) -> None:
-    """The refined drift with beta = 1/gamma and its random part times 2/J, J = 3, 2; the margin 1.7/3 2 theta/gamma."""
+    """The refined drift with beta = 1/gamma and its random part over J = 3, 2; the margin 4.2/3 2 theta/gamma."""
     energy = replace(problem, constants=replace(problem.constants, drift="energy"))
-    assert drift(energy, CUTS, INTERVALS) == pytest.approx([2 * 0.1 / 3 + 0.3, 2 * 0.1 / 2 + 0.5, 0])
-    assert loss_target(energy) == pytest.approx(1.7 / 3 * 2 * 1.0 / 0.1)
+    assert drift(energy, CUTS, INTERVALS) == pytest.approx([0.1 / 3 + 0.3, 0.1 / 2 + 0.5, 0])
+    assert loss_target(energy) == pytest.approx(4.2 / 3 * 2 * 1.0 / 0.1)
     weighed = replace(energy, constants=replace(energy.constants, target=loss_target(energy)))
-    assert margin(weighed, CUTS, INTERVALS) == pytest.approx(34 / 3 - 2 * 0.1 / 3 - 2 * 0.1 / 2 - 0.8)
+    assert margin(weighed, CUTS, INTERVALS) == pytest.approx(28 - 0.1 / 3 - 0.1 / 2 - 0.8)
     # Without dissimilarity drift hardly harms, however far apart machines are: predicted drift stays what it is.
     assert predicted_drift(energy, CUTS, 4)["refined"] == pytest.approx(0.01 * np.array([0.8 + 9.6, 0.4 + 4.8, 0]))
+    # With a loss of 1 left of 4 a quarter of that; a loss that has risen counts as it is.
+    for first, left in ((4.0, 0.25), (0.5, 1.0)):
+        later = replace(energy, constants=replace(energy.constants, first_loss=first))
+        assert loss_target(later) == pytest.approx(28 * left)
+    # Drift is at least what the first gradients say, layer by layer, whatever training has seen since.
+    sigma2, zeta2 = energy.constants.gradient_variance, energy.constants.gradient_dissimilarity
+    assert zeta2 is not None
+    little = replace(energy.constants, drift_correction=np.full(3, 1e-6), first_gradients=np.vstack([sigma2, zeta2]))
+    assert drift(replace(energy, constants=little), CUTS, INTERVALS) == pytest.approx(drift(energy, CUTS, INTERVALS))
 
 
 def coded(problem: Problem) -> Problem:

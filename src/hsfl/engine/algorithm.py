@@ -21,13 +21,14 @@ from hsfl.engine.guard import Guard
 from hsfl.engine.losses import mean_loss
 from hsfl.engine.participation import Participation
 from hsfl.engine.schedule import Average, Schedule
+from hsfl.engine.state import AlgorithmRecord
 from hsfl.errors import DivergedError, InfeasibleError
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.strategy import Strategy
 from hsfl.problem.system import System
 from hsfl.problem.topology import Clients, machine_name
-from hsfl.records import AlgorithmRecord, DriftRecord, PartRecord, PlanRecord, RoundRecord
+from hsfl.records import DriftRecord, PartRecord, PlanRecord, RoundRecord
 from hsfl.theory.convergence import predicted_drift
 
 #: The fewest rounds before the second plan that is made by the loss: before training begins, little is known.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hsfl.engine.state import AttendanceRecord, PresenceRecord
 from hsfl.problem.topology import Clients, Topology, tier_layers, tier_of
-from hsfl.records import AttendanceRecord, PresenceRecord
 
 Shares = dict[int, float]
 """Entities and their weights in a mean."""

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from hsfl.engine.probe import Measurement, rounds_of_coding
+from hsfl.engine.state import EstimateRecord
 from hsfl.problem.problem import Constants, Problem
 from hsfl.problem.profile import FloatArray
-from hsfl.records import ConstantsRecord, EstimateRecord
+from hsfl.records import ConstantsRecord
 from hsfl.theory.sampling import of_all_clients
 
 #: The weight of a new probe, and of a drift that is seen, against what was known.
@@ -23,6 +24,8 @@ PROBE_WEIGHT, DRIFT_WEIGHT = 0.5, 0.7
 #: How far a drift that is seen may correct the predicted one, either way.
 MOST_CORRECTION = 1000.0
 _SMALLEST = 1e-12
+#: Training has begun to learn when the loss is at this part of the first one.
+BEGUN = 0.6
 
 
 @dataclass
@@ -33,6 +36,8 @@ class Estimate:
     initial_gap: float = 0.0
     first_loss: float | None = None
     """Of the first probe."""
+    first_gradients: list[list[float]] | None = None
+    """Variance, and dissimilarity by tiers, of the first probe; until training has begun to learn."""
     gradient_variance: list[float] = field(default_factory=list)
     gradient_second_moment: list[float] = field(default_factory=list)
     gradient_dissimilarity: list[list[float]] = field(default_factory=list)
@@ -46,7 +51,11 @@ class Estimate:
         """Take over a probe. The loss is not smoothed: it is known well, and where it rises, it was better before."""
         weight = PROBE_WEIGHT if self.probes else 1.0
         self.initial_gap = min(self.initial_gap, found.initial_gap) if self.probes else found.initial_gap
-        self.first_loss = found.initial_gap if self.first_loss is None else self.first_loss
+        if self.first_loss is None:
+            self.first_loss = found.initial_gap
+            self.first_gradients = [list(found.gradient_variance), *map(list, found.gradient_dissimilarity)]
+        elif self.initial_gap < BEGUN * self.first_loss:
+            self.first_gradients = None
         self.smoothness = float(_mixed(self.smoothness, found.smoothness, weight))
         for name in ("gradient_variance", "gradient_second_moment", "gradient_dissimilarity"):
             setattr(self, name, _mixed(getattr(self, name), getattr(found, name), weight).tolist())
@@ -62,11 +71,15 @@ class Estimate:
         step 0), and just that where it is not measured; a dissimilarity is at least 0, all else positive.
         """
         given, dissimilarity = problem.constants, np.maximum(self.gradient_dissimilarity, 0.0)
+        first = None if self.first_gradients is None else np.array(self.first_gradients)
+        if first is not None:
+            first[1:] = of_all_clients(problem.system, first[1:])
         return replace(
             given,
             smoothness=1 / step if np.isnan(self.smoothness) else self._clamped_smoothness(step),
             initial_gap=max(self.initial_gap, _SMALLEST),
             first_loss=self.first_loss,
+            first_gradients=None if first is None else np.maximum(first, 0.0),
             gradient_variance=np.maximum(self.gradient_variance, _SMALLEST),
             gradient_second_moment=np.maximum(self.gradient_second_moment, _SMALLEST),
             gradient_dissimilarity=of_all_clients(problem.system, dissimilarity),

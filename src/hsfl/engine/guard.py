@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from hsfl.engine.state import GuardRecord
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
-from hsfl.records import GuardRecord
 from hsfl.theory.convergence import margin
 
 #: Plans leave at least half of the margin to progress where averaging is dear, and more elsewhere.

@@ -13,9 +13,10 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
+from hsfl.engine.state import AttendanceRecord
 from hsfl.errors import HsflError
 from hsfl.problem.topology import Topology
-from hsfl.records import AttendanceRecord, Count, Record
+from hsfl.records import Count, Record
 
 
 def save(path: str | Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:

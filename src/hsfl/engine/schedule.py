@@ -16,12 +16,12 @@ from hsfl.engine.asking import averages
 from hsfl.engine.attendance import Attendance
 from hsfl.engine.clock import Clock
 from hsfl.engine.participation import Participation
+from hsfl.engine.state import ScheduleRecord
 from hsfl.errors import HsflError
 from hsfl.problem.codes import LinkCodes
 from hsfl.problem.plan import Plan
 from hsfl.problem.strategy import Strategy
 from hsfl.problem.topology import Clients, Topology
-from hsfl.records import ScheduleRecord
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,8 @@ class Constants:
     """(M,): the intervals near which the drift has to be right where it is no quadratic; None before the first plan."""
     first_loss: float | None = None
     """theta0 as it was before training; None where that is not known."""
+    first_gradients: FloatArray | None = None
+    """(1 + M, L): sigma_l^2 and zeta_{m,l}^2 as they were before training, until it has begun to learn; then None."""
     coding_noise: FloatArray | None = None
     """(2, C, L): what each of `CODES` on the link up, and down, over the cut after each layer adds to the variance of a
     mini-batch gradient, summed over layers. None where codes cost nothing; known where codes are planned."""
@@ -112,12 +114,14 @@ class Problem:
     def without_top_tier(self) -> Problem:
         """The same problem for the system whose second highest tier is the top."""
         zeta, correction = self.constants.gradient_dissimilarity, self.constants.drift_correction
-        in_force, top = self.constants.intervals_in_force, len(self.system.tree) - 1
+        in_force, first = self.constants.intervals_in_force, self.constants.first_gradients
+        top = len(self.system.tree) - 1
         constants = replace(
             self.constants,
             gradient_dissimilarity=None if zeta is None else np.delete(zeta, top, axis=0),
             drift_correction=None if correction is None else np.delete(correction, top),
             intervals_in_force=None if in_force is None else np.delete(in_force, top),
+            first_gradients=None if first is None else np.delete(first, 1 + top, axis=0),
         )
         return replace(self, system=self.system.without_top_tier(), constants=constants)
 

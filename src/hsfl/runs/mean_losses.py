@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hsfl.records import SessionRecord
+from hsfl.runs.state import SessionRecord
 
 
 class MeanLosses:

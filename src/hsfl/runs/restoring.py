@@ -12,12 +12,14 @@ from pydantic import BaseModel
 
 from hsfl.engine.algorithm import Algorithm
 from hsfl.engine.checkpoint import Checkpoint, Checkpoints, reason
+from hsfl.engine.state import AlgorithmRecord
 from hsfl.errors import HsflError
 from hsfl.problem.codes import CODES
 from hsfl.problem.plan import make_plan
 from hsfl.problem.problem import Problem
-from hsfl.records import AlgorithmRecord, OriginRecord, RoundRecord, SessionRecord
+from hsfl.records import RoundRecord
 from hsfl.runs.resuming import check_origin
+from hsfl.runs.state import OriginRecord, SessionRecord
 from hsfl.runs.writing import METRICS, PLANS, RunFolder
 
 

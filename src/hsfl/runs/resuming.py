@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hsfl.errors import HsflError
-from hsfl.records import OriginRecord
+from hsfl.runs.state import OriginRecord
 from hsfl.runs.stopping import horizon
 from hsfl.scenario.reading import read_scenario
 from hsfl.scenario.scenario import Profiler, Scenario

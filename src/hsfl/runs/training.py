@@ -23,7 +23,7 @@ from hsfl.engine.checkpoint import Checkpoints
 from hsfl.engine.sharding import LostProcessError
 from hsfl.errors import HsflError
 from hsfl.files import remedy, unfinished
-from hsfl.records import ForecastRecord, PlanRecord, RoundRecord, SessionRecord, Summary
+from hsfl.records import ForecastRecord, PlanRecord, RoundRecord, Summary
 from hsfl.runs import processes
 from hsfl.runs.callback import Callback, StopTraining, checked_callbacks
 from hsfl.runs.environment import environment
@@ -38,6 +38,7 @@ from hsfl.runs.preparing import Prepared, prepare
 from hsfl.runs.reading import Run
 from hsfl.runs.restoring import go_on
 from hsfl.runs.resuming import check_objective, check_strategy, origin, run_id
+from hsfl.runs.state import SessionRecord
 from hsfl.runs.stopping import ended, round_limit
 from hsfl.runs.writing import CHECKPOINTS, METRICS, PLANS, SCENARIO, RunFolder, check_free
 from hsfl.scenario.scenario import Scenario

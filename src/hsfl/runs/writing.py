@@ -13,8 +13,9 @@ from filelock import FileLock, Timeout
 
 from hsfl.errors import HsflError
 from hsfl.files import UNFINISHED, clear_unfinished, remedy, write_whole
-from hsfl.records import Position, Record, RoundRecord
+from hsfl.records import Record, RoundRecord
 from hsfl.runs.given import GIVEN_FILES
+from hsfl.runs.state import Position
 
 METRICS, PLANS, SCENARIO, CHECKPOINTS = "metrics.jsonl", "plans.jsonl", "scenario.toml", "checkpoints"
 _LOCK = ".lock"

@@ -17,10 +17,11 @@ MA and MS are the model aggregation and model splitting of the paper; R is rando
 
 - Planned: the planner's optimum for the machines of the moment and the constants as measured. But with any drift model
   other than the paper's no interval grows to more than twice its last value from one plan to the next. Where drift is
-  weighed against the loss, a first interval is at most 8, and random drift counts 20 times until the loss has fallen to
-  60 % of the first one. HSFL keeps cuts or intervals that are given and plans the rest (the paper's ablations). Where
-  random intervals keep every cut vector from the target, RMA+MS takes the best cuts for the target doubled as often as
-  it takes.
+  weighed against the loss, a first interval is at most 8. Until the loss has fallen to 60 % of the first one, drift is
+  there taken to be at least what the first gradients say, and systematic drift counts 15 times, unless plans without
+  that have rounds at least 1.75 times as short as full synchronisation. HSFL keeps cuts or intervals that are given and
+  plans the rest (the paper's ablations). Where random intervals keep every cut vector from the target, RMA+MS takes the
+  best cuts for the target doubled as often as it takes.
 - Random: every interval uniform in 1..25, cuts distinct and uniform in 3..14 of VGG-16's 16 layers (3..L-2 in
   general), as far as memories allow, drawn anew at every plan from a seed of their own.
 - Depth-aware (DAMA) adapts AiFed (You et al., 2023), where shallow layers upload in every round and deep layers only
@@ -45,7 +46,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hsfl.errors import InfeasibleError
-from hsfl.planner.baselines import convergence_aside, fastest_round_cuts, random_cuts, random_intervals
+from hsfl.planner.baselines import convergence_aside, fastest_round_cuts, full_sync_cuts, random_cuts, random_intervals
 from hsfl.planner.corrected import corrected_gain
 from hsfl.planner.exact import ExactSolver, Solution
 from hsfl.planner.micro_batches import best_of_all
@@ -53,6 +54,7 @@ from hsfl.planner.solve import completed, solve
 from hsfl.planner.terms import Terms
 from hsfl.problem.plan import NEVER, Plan
 from hsfl.problem.problem import Problem
+from hsfl.theory.latency import round_latency
 
 PLANNED, RANDOM, DEPTH_AWARE, NEVER_AVERAGED, FASTEST = "planned", "random", "depth-aware", "never", "fastest"
 FASTEST_AVERAGED = "fastest, averages counted"
@@ -77,8 +79,9 @@ PERIOD, UPLOADS = 10, 8
 GROWTH = 2
 #: The longest interval of a first plan: before training begins little is known.
 FIRST = 8
-#: How many times random drift counts until the loss has fallen to a part of the first one.
-EARLY, BEGUN = 20.0, 0.6
+#: Until training has begun to learn systematic drift counts so many times, unless rounds are at least so many times as
+#: short as those of full synchronisation without that: copies that go different ways do not leave a plateau together.
+EARLY, PAYS = 15.0, 1.75
 #: Sets what strategies draw apart from everything that training draws with the same seed.
 _STREAM = 5
 
@@ -124,9 +127,8 @@ class Named:
         return self.intervals == PLANNED
 
     def propose(self, problem: Problem, current: Plan | None, round_: int) -> Plan:
-        problem = _with_care(problem)
         if self.intervals == self.cuts == PLANNED:
-            plan = solve(problem, self.planner, allow_empty_tiers=self.allow_empty_tiers).plan
+            plan = self._planned(problem)
             limited = _limited(plan.intervals, current, problem)
             return plan if limited == plan.intervals else self._best(problem, limited)
         rng = np.random.default_rng([self.seed, _STREAM, round_])
@@ -138,12 +140,28 @@ class Named:
             return completed(problem, plan) if self._plans_more else plan
         cuts = self._cuts(problem, rng)
         if self.intervals == PLANNED:
-            plan = self._solved(problem, cuts=cuts)
+            plan = self._planned(problem, cuts)
             intervals = _limited(plan.intervals, current, problem)
         else:
             intervals = self._intervals(problem, rng)
         plan = Plan(cuts, intervals)
         return completed(problem, plan) if self._plans_more else plan
+
+    def _planned(self, problem: Problem, cuts: tuple[int, ...] | None = None) -> Plan:
+        """The best plan, at given cuts if there are any; with care until training has begun to learn."""
+
+        def best(one: Problem) -> Plan:
+            if cuts is None:
+                return solve(one, self.planner, allow_empty_tiers=self.allow_empty_tiers).plan
+            return self._solved(one, cuts=cuts)
+
+        plan = best(problem)
+        if problem.constants.first_gradients is None:
+            return plan
+        now = problem.as_planned(plan)
+        every = Plan(full_sync_cuts(now) if cuts is None else cuts, (1,) * len(plan.intervals))
+        whole_s, own_s = (float(round_latency(now, one.cuts, one.intervals)) for one in (every, plan))
+        return plan if whole_s >= PAYS * own_s else best(_careful(problem))
 
     def corrected_gain(self, problem: Problem) -> float | None:
         """How many times as fast the plan would be with corrected averages; None where there is no choice."""
@@ -199,15 +217,13 @@ class Named:
         return best_of_all(problem, solved).plan
 
 
-def _with_care(problem: Problem) -> Problem:
-    """The problem in which random drift counts more until the loss has fallen, where it is weighed against the loss.
-
-    Copies that go their own ways do not leave the first plateau together.
-    """
+def _careful(problem: Problem) -> Problem:
+    """The problem in which systematic drift counts `EARLY` times."""
     constants = problem.constants
-    if not constants.by_loss or not constants.first_loss or constants.initial_gap < BEGUN * constants.first_loss:
-        return problem
-    return replace(problem, constants=replace(constants, gradient_variance=EARLY * constants.gradient_variance))
+    assert constants.gradient_dissimilarity is not None and constants.first_gradients is not None
+    first = constants.first_gradients * np.array([1.0, *[EARLY] * (len(constants.first_gradients) - 1)])[:, None]
+    between = EARLY * constants.gradient_dissimilarity
+    return replace(problem, constants=replace(constants, gradient_dissimilarity=between, first_gradients=first))
 
 
 def _limited(intervals: tuple[int, ...], current: Plan | None, problem: Problem) -> tuple[int, ...]:

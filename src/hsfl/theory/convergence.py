@@ -18,10 +18,8 @@ from hsfl.problem.topology import edges
 from hsfl.theory.coding import coding_noise, unsent
 from hsfl.theory.sampling import sampling_variance, within_cohort
 
-#: How many times the loss the energy of drift may be before training stalls.
-ENERGY = 1.7
-#: How much more than 1/J_m of random drift harms.
-RANDOM = 2.0
+#: How many times the loss, and what is left of the first one, the energy of drift may be before training stalls.
+ENERGY = 4.2
 #: Intervals beyond this are as good as this one to see how drift grows.
 _FAR = 1000
 
@@ -53,20 +51,28 @@ def energy_drift(problem: Problem) -> FloatArray:
     """The refined drift as it harms: in units of the squared gradient norm, weighed by `loss_target`.
 
     What enters the mean step are the differences of gradients at the machines' own weights, averaged. Random drifts are
-    independent, so that they cancel up to `RANDOM`/J_m; systematic ones do not. Steps are taken to be as long as the
+    independent, so that they cancel up to 1/J_m; systematic ones do not. Steps are taken to be as long as the
     curvature allows, beta = 1/gamma, as training with a useful step soon finds them.
     """
     a_ML, b_ML = _rates(problem)
-    return over_intervals(problem, RANDOM * a_ML / problem.system.working[:, None], b_ML)
+    if (first := problem.constants.first_gradients) is not None:
+        first_a_ML, first_b_ML = _uncorrected(problem, first[0] / problem.micro_batches, first[1:])
+        a_ML, b_ML = np.maximum(a_ML, first_a_ML), np.maximum(b_ML, first_b_ML)
+    return over_intervals(problem, a_ML / problem.system.working[:, None], b_ML)
 
 
 def _rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
     """What every layer adds to a_m and b_m in every tier: (M, L) each, as far as training has seen it."""
-    constants, system = problem.constants, problem.system
+    constants = problem.constants
     assert constants.gradient_dissimilarity is not None
-    a_ML = (system.working[:, None] - 1) / system.participants * problem.gradient_variance
+    a_ML, b_ML = _uncorrected(problem, problem.gradient_variance, constants.gradient_dissimilarity)
     seen_M = 1.0 if constants.drift_correction is None else constants.drift_correction[:, None]
-    return seen_M * a_ML, seen_M * within_cohort(system, constants.gradient_dissimilarity)
+    return seen_M * a_ML, seen_M * b_ML
+
+
+def _uncorrected(problem: Problem, sigma2_L: FloatArray, zeta2_ML: FloatArray) -> tuple[FloatArray, FloatArray]:
+    system = problem.system
+    return (system.working[:, None] - 1) / system.participants * sigma2_L, within_cohort(system, zeta2_ML)
 
 
 def _growth(problem: Problem, k: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -218,9 +224,12 @@ def loss_target(problem: Problem) -> float:
 
     A machine that is d from the average has moved as if to gain |d|^2 / (2 gamma) for itself. Training goes on as with
     full synchronisation while that is below the loss that is left to gain, and stalls where it is several times as
-    much: the margin is `ENERGY` times the loss for the drift just before an average, which is 3 times the mean one.
+    much; late, when little is left of the first loss, less of it does harm. So the margin is `ENERGY` times the loss,
+    times what is left of the first one, for the drift just before an average, which is 3 times the mean one.
     """
-    return ENERGY / 3 * gap_over_step(problem)
+    loss, first = problem.constants.initial_gap, problem.constants.first_loss
+    left = 1.0 if first is None else min(loss / first, 1.0)
+    return float(ENERGY / 3 * left * gap_over_step(problem))
 
 
 def margin(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
