@@ -21,7 +21,7 @@ def corrected_gain(problem: Problem, *, allow_empty_tiers: bool = False) -> floa
         return 1.0
     constants = problem.constants
     assert constants.gradient_dissimilarity is not None
-    left = replace(constants, gradient_dissimilarity=REMAINS * constants.gradient_dissimilarity)
+    left = constants.with_dissimilarity_times(REMAINS)
     try:
         plain, corrected = (
             ExactSolver(one, allow_empty_tiers=allow_empty_tiers).solve().ratio

@@ -62,6 +62,15 @@ class Constants:
         numbers = f"smoothness {self.smoothness:.4g}, initial gap {self.initial_gap:.4g}, target {self.target:.4g}"
         return f"<Constants: {numbers}, {len(self.gradient_variance)} layers, {self.drift} drift>"
 
+    def with_dissimilarity_times(self, factor: float) -> Constants:
+        """The same constants with so many times the dissimilarity, now and before training."""
+        between, first = self.gradient_dissimilarity, self.first_gradients
+        return replace(
+            self,
+            gradient_dissimilarity=None if between is None else factor * between,
+            first_gradients=None if first is None else np.vstack([first[:1], factor * first[1:]]),
+        )
+
     @property
     def by_loss(self) -> bool:
         """Whether drift is weighed against the loss of the moment: then plans need neither a target nor beta."""

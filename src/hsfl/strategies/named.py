@@ -159,9 +159,10 @@ class Named:
         if problem.constants.first_gradients is None:
             return plan
         now = problem.as_planned(plan)
+        careful = replace(problem, constants=problem.constants.with_dissimilarity_times(EARLY))
         every = Plan(full_sync_cuts(now) if cuts is None else cuts, (1,) * len(plan.intervals))
         whole_s, own_s = (float(round_latency(now, one.cuts, one.intervals)) for one in (every, plan))
-        return plan if whole_s >= PAYS * own_s else best(_careful(problem))
+        return plan if whole_s >= PAYS * own_s else best(careful)
 
     def corrected_gain(self, problem: Problem) -> float | None:
         """How many times as fast the plan would be with corrected averages; None where there is no choice."""
@@ -215,15 +216,6 @@ class Named:
             return ExactSolver(one, allow_empty_tiers=self.allow_empty_tiers).solve(intervals, cuts=cuts)
 
         return best_of_all(problem, solved).plan
-
-
-def _careful(problem: Problem) -> Problem:
-    """The problem in which systematic drift counts `EARLY` times."""
-    constants = problem.constants
-    assert constants.gradient_dissimilarity is not None and constants.first_gradients is not None
-    first = constants.first_gradients * np.array([1.0, *[EARLY] * (len(constants.first_gradients) - 1)])[:, None]
-    between = EARLY * constants.gradient_dissimilarity
-    return replace(problem, constants=replace(constants, gradient_dissimilarity=between, first_gradients=first))
 
 
 def _limited(intervals: tuple[int, ...], current: Plan | None, problem: Problem) -> tuple[int, ...]:
