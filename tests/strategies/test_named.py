@@ -317,6 +317,8 @@ def test_systematic_drift_counts_more_until_training_has_begun_unless_averages_a
     slow = {f"tiers.{m}.fed_{way}link": "2 Mbps" for m in (1, 2) for way in ("up", "down")}
     dear = replace(early, system=hsfl.load_scenario("paper", slow).problem.system)
     assert strategy.propose(dear, current, 60) == solve(dear).plan
+    with_target = replace(problem, constants=replace(constants, drift="refined", first_gradients=1e6 * first))
+    assert strategy.propose(with_target, current, 60) == solve(with_target).plan  # only where the loss is weighed
     at_cuts = Named("MA", PLANNED, (4, 5))  # full synchronisation at the same cuts is what it is compared with
     solved = ExactSolver(by_loss(problem, 2.0, careful)).solve(cuts=(4, 5)).plan
     assert at_cuts.propose(early, current, 60).intervals == solved.intervals

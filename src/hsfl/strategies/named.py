@@ -46,7 +46,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hsfl.errors import InfeasibleError
-from hsfl.planner.baselines import convergence_aside, fastest_round_cuts, full_sync_cuts, random_cuts, random_intervals
+from hsfl.planner.baselines import convergence_aside, fastest_round_cuts, random_cuts, random_intervals
 from hsfl.planner.corrected import corrected_gain
 from hsfl.planner.exact import ExactSolver, Solution
 from hsfl.planner.micro_batches import best_of_all
@@ -156,12 +156,13 @@ class Named:
             return self._solved(one, cuts=cuts)
 
         plan = best(problem)
-        if problem.constants.first_gradients is None:
+        if problem.constants.first_gradients is None or not problem.constants.by_loss:
             return plan
         now = problem.as_planned(plan)
         careful = replace(problem, constants=problem.constants.with_dissimilarity_times(EARLY))
-        every = Plan(full_sync_cuts(now) if cuts is None else cuts, (1,) * len(plan.intervals))
-        whole_s, own_s = (float(round_latency(now, one.cuts, one.intervals)) for one in (every, plan))
+        always = (1,) * len(plan.intervals)
+        there = fastest_round_cuts(now, always, allow_empty_tiers=self.allow_empty_tiers) if cuts is None else cuts
+        whole_s, own_s = round_latency(now, there, always), round_latency(now, plan.cuts, plan.intervals)
         return plan if whole_s >= PAYS * own_s else best(careful)
 
     def corrected_gain(self, problem: Problem) -> float | None:
