@@ -61,13 +61,11 @@ class Accumulated:
 
 @dataclass(frozen=True)
 class Pass:
-    """What an entity received and sent up in a forward pass, detached from what is below and above."""
+    """What an entity received, as its links made it, and sent up in a forward pass, detached from what is below."""
 
     received: torch.Tensor
     sent: Any
     """At the top: what the loss is of, which may be several tensors."""
-    arrives: Any
-    """What the link above makes of what was sent."""
 
 
 def backward(one: Pass, given: Tensors, entity: EntityStep, *, wanted: bool) -> tuple[Tensors, torch.Tensor | None]:

@@ -198,19 +198,20 @@ class StackedRounds(Backend, ABC):
         for m, (tier, steps, children) in enumerate(zip(self._tiers, party.steps, party.children, strict=True)):
 
             def work(j: int, m: int = m, tier=tier, steps=steps, sent=sent) -> Pass:  # type: ignore[no-untyped-def]
-                x = received = party.sent_to(m, j, sent).detach()
+                x = party.sent_to(m, j, sent).detach()
                 top = m == self.num_tiers - 1
-                if m:
-                    received.requires_grad_(received.is_floating_point())
+                if m:  # what its children send is coded together: fewer and larger operations give the same numbers
+                    x = self.link_above(m - 1).up.passed(x)
+                    x.requires_grad_(x.is_floating_point())
+                received = x
                 with casts(self.device, self.precision):
                     for number, layer in zip(tier.layers, steps[j].modules, strict=True):
                         x = run_layer(number, layer, x, several=top and number == tier.layers[-1])
-                arrives = x if top else self.link_above(m).up.passed(x)
-                return Pass(received, x, arrives)
+                return Pass(received, x)
 
             own, marks = lanes.each(work, [[marks[i] for i in group] for group in children])
             passes.append(own)
-            sent = [one.arrives for one in own]
+            sent = [one.sent for one in own]
         lanes.join()
         return passes
 
