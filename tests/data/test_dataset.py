@@ -30,6 +30,41 @@ def load(
     return load_dataset(section, input_shape=shape, scenario_folder=scenario_folder, data_folder=folder)
 
 
+def test_a_part_of_the_training_samples_is_validated_on(tmp_path: Path) -> None:
+    """The same for every seed, apart from what is trained on, and nothing of the test set."""
+    put(tmp_path, mnist_files())
+    whole, data = load(tmp_path, name="mnist"), load(tmp_path, name="mnist", validation=0.25)
+    again = load(tmp_path, name="mnist", validation=0.25, alpha=1.0)
+    assert [len(part[1]) for part in (data.train, data.test)] == [45, 15]
+    assert torch.equal(data.test[0], again.test[0])
+
+    def samples(*parts: tuple[torch.Tensor, torch.Tensor]) -> list[tuple[bytes, int]]:
+        pairs = (pair for part in parts for pair in zip(*part, strict=True))
+        return sorted((image.numpy().tobytes(), int(label)) for image, label in pairs)
+
+    assert samples(data.train, data.test) == samples(whole.train)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"validation": 0.001},
+            "data.validation = 0.001: that is 0 of 60 training samples; both training and validation need some",
+        ),
+        (
+            {"validation": 0.1, "partition": "csv", "assignments": "x.csv"},
+            'data.validation: with data.partition = "csv" a file says what each sample is for; leave samples out there',
+        ),
+    ],
+)
+def test_what_cannot_be_validated_on_is_one_sentence(tmp_path: Path, fields: dict[str, object], message: str) -> None:
+    put(tmp_path, mnist_files())
+    with pytest.raises(ScenarioError) as caught:
+        load(tmp_path, name="mnist", **fields)
+    assert str(caught.value) == message
+
+
 @pytest.mark.parametrize("compress", [True, False])
 @pytest.mark.parametrize("place", ["MNIST/raw", "MNIST", "mnist/raw", "mnist", "."])
 def test_mnist_is_read_from_every_layout(tmp_path: Path, place: str, compress: bool) -> None:

@@ -18,6 +18,9 @@ from hsfl.data.leaf import read_leaf
 from hsfl.errors import ScenarioError
 from hsfl.scenario.data_section import ColumnsSection, DataSection
 
+#: The seed of what is validated on.
+_VALIDATION = 113
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -85,10 +88,33 @@ def load_dataset(
     if train[1].shape[1:] != test[1].shape[1:]:
         shapes = " but test targets ".join(_times(part[1].shape[1:]) for part in (train, test))
         raise ScenarioError(f"{field}: training targets are {shapes} per sample; make them equal")
+    if section.validation:
+        train, test, users = _validation(section, train, users)
     images = train[0].dtype == torch.uint8
     mean, std = _statistics(train[0]) if images else (None, None)
     train, test = ((_fit(inputs, input_shape, field), targets) for inputs, targets in (train, test))
     return Dataset(label, train, test, mean, std, users)
+
+
+def _validation(
+    section: DataSection, train: own_data.Part, users: npt.NDArray[np.int64] | None
+) -> tuple[own_data.Part, own_data.Part, npt.NDArray[np.int64] | None]:
+    """Training samples without a part of them, that part, and whose the former are."""
+    if section.partition == "csv":
+        raise ScenarioError(
+            'data.validation: with data.partition = "csv" a file says what each sample is for; leave samples out there'
+        )
+    count = len(train[1])
+    held = round(section.validation * count)
+    if not 0 < held < count:
+        raise ScenarioError(
+            f"data.validation = {section.validation:g}: that is {held} of {count} training samples; both training and "
+            "validation need some"
+        )
+    order = torch.from_numpy(np.random.default_rng(_VALIDATION).permutation(count))
+    held_out, left = order[:held].sort().values, order[held:].sort().values
+    part, rest = ((train[0][chosen], train[1][chosen]) for chosen in (held_out, left))
+    return rest, part, None if users is None else users[left.numpy()]
 
 
 class Samples(NamedTuple):

@@ -290,8 +290,11 @@ def _check_held_out(scenario: Scenario) -> None:
         raise ScenarioError(
             "data.held_out: with data.samples_per_client others train on what one client holds out; remove one of them"
         )
-    if section.held_out and section.name == "own":
-        raise ScenarioError('data.held_out: with data.name = "own" nobody evaluates on what devices have; remove it')
+    for field in ("held_out", "validation") if section.name == "own" else ():
+        if getattr(section, field):
+            raise ScenarioError(
+                f'data.{field}: with data.name = "own" nobody evaluates on what devices have; remove it'
+            )
     if scenario.spec.execution.evaluate_clients and not section.held_out:
         raise ScenarioError(
             "execution.evaluate_clients = true: there is nothing to evaluate them on; give data.held_out, such as 0.1"

@@ -91,6 +91,11 @@ class DataSection(Section):
         "file. Samples that are not listed are not used.",
         examples=["clients.csv"],
     )
+    validation: Annotated[float, Field(ge=0, le=0.9)] = Field(
+        0.0,
+        description="Evaluate on this part of the training samples, which is not trained on and the same for every "
+        "seed, instead of the test set: to choose settings by, so that the test set can judge them.",
+    )
     held_out: Annotated[float, Field(ge=0, le=0.9)] = Field(
         0.0,
         description="The part of every client's training samples that it does not train on; evaluations then say how "
