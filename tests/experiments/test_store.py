@@ -12,7 +12,7 @@ from hsfl.experiments.recipe import Recipe
 from hsfl.experiments.reproduce import reproduce
 from hsfl.experiments.resources import strategies_runs, trees_runs
 from hsfl.experiments.result import Result
-from hsfl.experiments.settings import Settings, client_edge, scaled
+from hsfl.experiments.settings import Settings, client_cloud, client_edge, one_edge_server, scaled
 from hsfl.experiments.statistics import evaluations, final_accuracy
 from hsfl.experiments.store import DIVERGED, Store, content
 from hsfl.scenario.scenario import Scenario
@@ -55,6 +55,7 @@ def test_what_changes_the_weights_changes_the_content() -> None:
     same = [
         scaled(short(), 2, 3),
         short(execution__device="cpu", execution__checkpoint_every=7),
+        short(stopping__rounds=5),
         short(tiers__1__code="fp32"),
         SETTINGS.scenario("mnist-mini", "shards", 0, {**SHORT, "convergence.smoothness": 9.0, "name": "other"}),
     ]
@@ -62,7 +63,6 @@ def test_what_changes_the_weights_changes_the_content() -> None:
         short(seed=1),
         short("RMA+MS"),
         short(training__learning_rate=0.5),
-        short(stopping__rounds=5),
         client_edge(short()),
         short(tiers__1__code="int8"),
         short(tiers__1__code={"up": "int8"}),
@@ -78,6 +78,87 @@ def test_what_changes_the_weights_changes_the_content() -> None:
     assert content(short("fixed", **given)) == content(short("fixed", **given, strategy__drift="energy"))
     random = [content(short("RMA+RMS", strategy__seed=seed)) for seed in (0, 1)]
     assert random[0] == content(short("RMA+RMS")) != random[1]
+
+
+def test_a_longer_run_is_also_a_shorter_one(tmp_path: Path) -> None:
+    store = Store(tmp_path / "one")
+    longer = store.run(short(stopping__rounds=6))
+    found = store.run(scaled(short(), 2, 2))
+    assert len(store.trained) == 1
+    expected = Store(tmp_path / "two").run(scaled(short(), 2, 2))
+    assert (found.metrics, found.plans) == (expected.metrics, expected.plans)
+    assert found.summary.model_copy(update={"wall_s": None}) == expected.summary.model_copy(update={"wall_s": None})
+    assert store.run(short(stopping__rounds=6)).metrics == longer.metrics
+    store.run(short(stopping__rounds=5))  # which ends with an evaluation that the longer run does not have
+    assert len(store.trained) == 2
+    store.run(short(stopping__rounds=4, stopping__until_accuracy=0.9))
+    assert len(store.trained) == 3
+
+
+def in_step(strategy: str = "HSFL", **changes: object) -> Scenario:
+    """Planned by the paper's bound, which leaves nothing to drift: every tier is averaged after every round."""
+    bound = {"strategy__drift": "paper", "convergence__drift": "paper", "convergence__slack": 0.0}
+    return short(strategy, **bound | changes)
+
+
+SYNC = {"strategy__cuts": [1, 3], "strategy__intervals": [1, 1, 1]}
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        in_step("MA+RMS"),
+        in_step("fixed", **SYNC),
+        scaled(in_step(), 1 / 64, 1),
+        client_edge(in_step()),
+        client_cloud(in_step("MA+RMS")),
+        one_edge_server(in_step("fixed", strategy__cuts=[2], strategy__intervals=[1, 1])),
+    ],
+    ids=lambda scenario: f"{scenario.spec.strategy.name}, {len(scenario.spec.tiers)} tiers",
+)
+def test_runs_in_step_are_one_training(tmp_path: Path, wanted: Scenario) -> None:
+    """Other strategies, cuts and trees: what is learnt is the same up to rounding, plans and seconds exactly."""
+    store = Store(tmp_path / "one")
+    store.run(in_step())
+    found = store.run(wanted)
+    assert len(store.trained) == 1
+    alone = Store(tmp_path / "two").run(wanted)
+    assert [(line.round, line.time_s, line.bytes, line.averaged) for line in found.metrics] == [
+        (line.round, line.time_s, line.bytes, line.averaged) for line in alone.metrics
+    ]
+    assert [line.loss for line in found.metrics[1:]] == pytest.approx([line.loss for line in alone.metrics[1:]], 1e-4)
+    assert [(p.round, p.cuts, p.intervals, p.strategy) for p in found.plans] == [
+        (p.round, p.cuts, p.intervals, p.strategy) for p in alone.plans
+    ]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        in_step("DAMA+RMS"),
+        in_step("fixed", strategy__cuts=[1, 3], strategy__intervals=[1, 2, 1]),
+        in_step("fixed", **SYNC, tiers__1__code="int8"),
+        in_step("fixed", **SYNC, training__averaging="corrected"),
+        in_step("fixed", **SYNC, training__clip=0.1),
+        in_step("fixed", **SYNC, training__optimizer="adam"),
+        in_step("fixed", **SYNC, participation__cohort=10),
+        in_step("fixed", **SYNC, seed=1),
+        in_step("MA+RMS", strategy__replan_every=1),
+        in_step("MA+RMS", convergence__rounds=9.0),
+        in_step(strategy__drift="energy"),
+    ],
+    ids=str,
+)
+def test_other_runs_are_trained(tmp_path: Path, wanted: Scenario) -> None:
+    store = Store(tmp_path)
+    store.run(in_step())
+    assert store.find(wanted) is None
+
+
+def test_a_coded_run_is_not_that_of_plain_links(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.run(in_step("fixed", **SYNC, tiers__1__code="int8"))
+    assert store.find(in_step("fixed", **SYNC)) is None
 
 
 class Stop(hsfl.Callback):

@@ -31,9 +31,6 @@ from hsfl.problem.topology import Clients, machine_name
 from hsfl.records import DriftRecord, PartRecord, PlanRecord, RoundRecord
 from hsfl.theory.convergence import predicted_drift
 
-#: The fewest rounds before the second plan that is made by the loss: before training begins, little is known.
-FIRST_WAIT = 16
-
 
 @dataclass(frozen=True)
 class Task:
@@ -79,10 +76,8 @@ class Algorithm:
         """`clock` is the simulated one unless another is given."""
         self.backend, self.task = backend, task
         self.clock = clock or SimulatedClock(task.problem)
-        first_wait = FIRST_WAIT if task.problem.constants.by_loss else None
-        self.schedule = Schedule(
-            task.problem.system.topology, task.strategy, task.replan_every, first_wait, task.participation
-        )
+        topology, by_loss = task.problem.system.topology, task.problem.constants.by_loss
+        self.schedule = Schedule(topology, task.strategy, task.replan_every, by_loss, task.participation)
         self.estimate, self.guard = Estimate(), Guard()
         self.problem = task.problem
 

@@ -23,6 +23,9 @@ from hsfl.problem.plan import Plan
 from hsfl.problem.strategy import Strategy
 from hsfl.problem.topology import Clients, Topology
 
+#: The fewest rounds before the second plan that is made by the loss: before training begins, little is known.
+FIRST_WAIT = 16
+
 
 @dataclass(frozen=True)
 class Average:
@@ -65,16 +68,16 @@ class Schedule:
         topology: Topology,
         strategy: Strategy,
         replan_every: int,
-        first_wait: int | None = None,
+        by_loss: bool = False,
         participation: Participation | None = None,
     ) -> None:
         """`replan_every`: the fewest rounds between plans; 0 keeps the first.
 
-        Where `first_wait` is given, the second plan may come after so many, later ones after twice as many each time.
-        `participation` says who takes part (default: everybody).
+        Where plans are made `by_loss`, the second may come after `FIRST_WAIT`, later ones after twice as many each
+        time. `participation` says who takes part (default: everybody).
         """
         self._topology, self._strategy, self._replan_every = topology, strategy, replan_every
-        self._first_wait = replan_every if first_wait is None else first_wait
+        self._first_wait = FIRST_WAIT if by_loss else replan_every
         self.round = 0
         self.plan: Plan | None = None
         self.plan_round = 0

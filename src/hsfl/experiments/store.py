@@ -1,8 +1,9 @@
 """Trained runs, kept by what they learn from, so that none is trained twice.
 
-The content of a run is its model, data, partition, seed, optimiser, tree of machines, codes of links and strategy: all
-but how fast the machines are. A stored run of the same content is taken over, with the clock run again, if its strategy
-chooses the same plans on the machines wanted; else the run is trained.
+The content of a run is its task (model, data, partition, seed and optimiser), its tree of machines, codes of links and
+strategy: all but how fast the machines are, and for how long it is trained. A stored run of the same content is taken
+over, with the clock run again, if its strategy chooses the same plans on the machines wanted, as far as it is wanted;
+one of the same task, if every tier is averaged after every round in both. Else the run is trained.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from hsfl.records import Summary
 from hsfl.runs.callback import Callback
 from hsfl.runs.reading import Run
 from hsfl.runs.resuming import changes
-from hsfl.runs.retiming import retimed
+from hsfl.runs.retiming import in_step, retimed
 from hsfl.scenario.scenario import Scenario
 from hsfl.strategies import make_strategy
 
@@ -33,6 +34,10 @@ DIVERGED = "diverged"
 _ASIDE = {"device", "backend", "checkpoint_every", "keep_checkpoints"}
 #: The fields of [strategy] that matter only for strategies that plan more than once, or that need constants.
 _PLANNING, _MEASURING = {"replan_every"}, {"constants", "probe_batches", "planner", "drift"}
+#: The fields of [strategy] that say who chooses what, and not what is known then.
+_CHOICE = {"name", "seed", "cuts", "intervals", "local_steps", "planner"}
+#: The fields of [convergence] that are not measured.
+_TARGET = {"target", "rounds", "slack", "drift"}
 
 
 class Store:
@@ -46,8 +51,13 @@ class Store:
 
     def find(self, scenario: Scenario) -> Run | None:
         """The stored run that is also the run of this scenario; None where there is none."""
-        for run in self._runs(content(scenario)):
-            if run.finished and (found := retimed(run, scenario)) is not None:
+        own: list[Run] = []
+        others: list[Run] = []
+        for run in (run for run in self._runs(scenario) if run.finished):
+            (own if run.folder.name.startswith(content(scenario)) else others).append(run)
+        others.sort(key=lambda run: -run.metrics[-1].round)  # so that it is the same one for all that could be it
+        for run in (*own, *(run for run in others if in_step(run, scenario) and _told_alike(run, scenario))):
+            if (found := retimed(run, scenario)) is not None:
                 return found
         return None
 
@@ -55,8 +65,7 @@ class Store:
         """The run of a scenario: as stored, else gone on with if it was interrupted, else trained."""
         if (found := self.find(scenario)) is not None:
             return found
-        key = content(scenario)
-        runs = self._runs(key)
+        key, runs = content(scenario), self._runs(scenario)
         begun = next((run for run in runs if not run.finished and run.scenario == scenario.raw), None)
         number = 1 + max((int(path.name.rpartition("-")[2]) for path in self.folder.glob(f"{key}-*")), default=0)
         folder = begun.folder if begun is not None else self.folder / f"{key}-{number}"
@@ -69,8 +78,9 @@ class Store:
         runs.append(Run.load(folder))
         return runs[-1]
 
-    def _runs(self, key: str) -> list[Run]:
-        if key not in self._known:
+    def _runs(self, scenario: Scenario) -> list[Run]:
+        """The stored runs of a scenario's task."""
+        if (key := task(scenario)) not in self._known:
             self._known[key] = []
             for path in sorted(self.folder.glob(f"{key}-*")):
                 try:
@@ -106,30 +116,69 @@ def _close(folder: Path, why: str, wall_s: float) -> None:
     write_whole(folder / "summary.json", summary.to_line().encode(), replace=True)
 
 
-def content(scenario: Scenario) -> str:
-    """A name for all that a run's weights come from; runs that differ in machines only may have the same."""
+def task(scenario: Scenario) -> str:
+    """A name for what is to be learnt, from what and how, whatever machines and plans it is done with."""
     spec = scenario.spec
     seed = spec.seed if spec.training.seed is None else spec.training.seed
-    strategy = make_strategy(scenario)
+    return _name(
+        {
+            "model": spec.model.model_dump(exclude_defaults=True),
+            "data": spec.data and spec.data.model_dump(exclude_defaults=True),
+            "training": spec.training.model_dump(exclude={"seed"}, exclude_defaults=True),
+            "participation": spec.participation.model_dump(exclude_defaults=True),
+            "execution": spec.execution.model_dump(exclude=_ASIDE, exclude_defaults=True),
+            "seed": seed,
+            "clients": scenario.system.num_clients,
+            "folder": scenario.folder and str(scenario.folder.resolve()),
+        }
+    )
+
+
+def content(scenario: Scenario) -> str:
+    """A name for all that a run's weights come from, begun with its task's; runs on other machines may have it too."""
+    spec, strategy = scenario.spec, make_strategy(scenario)
     aside = {"name", "seed"} | (set() if strategy.replans else _PLANNING)
     aside |= set() if strategy.needs_constants else _MEASURING
-    parts: dict[str, Any] = {
-        "model": spec.model.model_dump(exclude_defaults=True),
-        "data": spec.data and spec.data.model_dump(exclude_defaults=True),
-        "training": spec.training.model_dump(exclude={"seed"}, exclude_defaults=True),
-        "stopping": spec.stopping.model_dump(exclude_defaults=True),
-        "execution": spec.execution.model_dump(exclude=_ASIDE, exclude_defaults=True),
+    parts = {
         "choice": spec.strategy.model_dump(exclude=aside, exclude_defaults=True),
         "strategy": spec.strategy.name if ":" in spec.strategy.name else strategy.name,
-        "seeds": [seed, getattr(strategy, "seed", None) if strategy.replans else None],
+        "seed": getattr(strategy, "seed", None) if strategy.replans else None,
         "tree": [
             [tier.entities, tier.parents, *_coded(drawn.codes)]
             for tier, drawn in zip(spec.tiers, scenario.system.tree, strict=True)
         ],
         "convergence": _target(scenario) if strategy.needs_constants else None,
-        "folder": scenario.folder and str(scenario.folder.resolve()),
     }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+    return f"{task(scenario)}-{_name(parts)}"
+
+
+def shared(scenario: Scenario) -> str:
+    """A name that scenarios have in common of which one run may be enough: their content, or, where every tier is
+    likely to be averaged after every round, their task."""
+    strategy = make_strategy(scenario)
+    always = set(scenario.spec.strategy.intervals or ()) == {1}
+    by_bound = getattr(strategy, "guarded", False) and scenario.spec.strategy.drift == "paper"
+    return task(scenario) if always or by_bound else content(scenario)
+
+
+def _name(parts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _told_alike(run: Run, scenario: Scenario) -> bool:
+    """Whether the strategy of a scenario would have been told the same while a run was trained."""
+    strategy, choice = make_strategy(scenario), scenario.spec.strategy
+    if not strategy.needs_constants:
+        return True
+    before = run.scenario["strategy"], run.scenario.get("convergence", {})
+    wanted = scenario.raw["strategy"], scenario.raw.get("convergence", {})
+    of_plans = (before[0].keys() | wanted[0].keys()) - _CHOICE
+    of_bound = _TARGET if choice.constants == "measured" else before[1].keys() | wanted[1].keys()
+    return all(
+        old.get(field) == new.get(field)
+        for old, new, fields in zip(before, wanted, (of_plans, of_bound), strict=True)
+        for field in fields
+    )
 
 
 def fingerprint(scenario: Scenario) -> str:
@@ -149,5 +198,5 @@ def _coded(codes: LinkCodes) -> list[str]:
 
 def _target(scenario: Scenario) -> dict[str, Any]:
     """All that plans depend on besides machines and what is measured."""
-    wanted = {"target", "rounds", "slack", "drift"} if scenario.spec.strategy.constants == "measured" else None
-    return scenario.spec.convergence.model_dump(include=wanted)
+    measured = scenario.spec.strategy.constants == "measured"
+    return scenario.spec.convergence.model_dump(include=_TARGET if measured else None)
