@@ -291,9 +291,11 @@ def main() -> None:
             "CPU time of the public call, `hsfl.plan(scenario)`, which returns the proven optimum with all numbers, "
             'against `hsfl.plan(scenario, "bcd")`, the paper\'s Algorithm 2 with HiGHS, and against the same with '
             "all cut vectors enumerated in the place of HiGHS, which compares the algorithms alone. Ratios: median "
-            f"(least to most) of {blocks} blocks. With nothing kept: of a scenario just read, its problem not yet made "
-            "and no segments numbered; reading is not counted. A limited memory (four-tier, tight-memory) is planned "
-            "once without it, and once more with it where that plan does not fit.",
+            f"(least to most) of {blocks} blocks. Kept from call to call are what follows from the machines, the terms "
+            "of the bound and the rounds of all cut vectors; both methods use the first. With nothing kept: of a "
+            "scenario just read, its problem not yet made and no segments numbered; reading is not counted. A limited "
+            "memory (four-tier, tight-memory) is planned once without it, and once more with it where that plan does "
+            "not fit.",
             "",
             *versus_bcd(blocks),
             "",
@@ -316,8 +318,8 @@ def main() -> None:
             "",
             "## With cohorts",
             "",
-            "CPU time of `hsfl.plan` where some clients take part at a time, and where all do. The machines and what "
-            "follows from them alone, such as the clients' coefficients, are kept from call to call.",
+            "CPU time of `hsfl.plan` where some clients take part at a time, and where all do. What "
+            "follows from the machines, and mean clients that were found, are kept from call to call.",
             "",
             *with_cohorts(blocks),
             "",

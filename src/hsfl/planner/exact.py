@@ -101,7 +101,7 @@ class ExactSolver:
     """Solves one problem, as often as needed: for all intervals or given ones, for given cuts, at other steps.
 
     `plan_codes`: codes are chosen too where the machines allow several. `time_limit_s` is for all its searches
-    together; tables, which are fast, are not limited.
+    together, until its `deadline`; tables, which are fast, are not limited.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class ExactSolver:
         else:
             slowness = columns(problem, system.slowness[:, slowest_clients(system.slowness)])
         self._options = Options.from_problem(problem, slowness, plan_codes=plan_codes)
-        self._deadline = time.perf_counter() + time_limit_s
+        self.deadline = time.perf_counter() + time_limit_s
         self._active: list[int] = []
         if not self._segments.count:
             raise InfeasibleError(memory_shortfall(problem, allow_empty_tiers))
@@ -241,7 +241,7 @@ class ExactSolver:
         """What attains F(price): with cohorts, once no mean client that is not known yet decides it."""
         while True:
             found, known = self._in_truth(self._least(self._options_at(noise), best, price, near, cuts))
-            if known or time.perf_counter() > self._deadline:
+            if known or time.perf_counter() > self.deadline:
                 return found
 
     def _in_truth(self, found: _Found) -> tuple[_Found, bool]:
@@ -265,7 +265,7 @@ class ExactSolver:
         tiers = options.at(price)
         if cuts is None and not self._fits_table(options, tiers):
             searches = (Search(p, options, tiers, price, self._active) for p in self._segments.by_last_cut)
-            minimum = least_of([search.minimise(best.cost, near, self._deadline) for search in searches])
+            minimum = least_of([search.minimise(best.cost, near, self.deadline) for search in searches])
             return self._of_options(options, tiers, minimum.options, best, minimum.lower_bound)
         table = self._table(options, tiers, cuts)
         values = table.split_s + price * table.noise + best.cost[table.parts].sum(axis=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,8 +17,7 @@ from hsfl.theory.latency import RoundParts, aggregation_latency, client_memory, 
 from hsfl.theory.objective import objective_of, total_latency_of
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(NamedTuple):
     """One thing that holds the plan back."""
 
     kind: str
@@ -231,7 +230,7 @@ class PlanResult:
 
 def evaluate_plan(problem: Problem, plan: Plan) -> Evaluation:
     """All numbers of a plan, in its codes and with its mini-batches, whether or not it fits memories and target."""
-    problem, cuts, intervals = problem.as_planned(plan), plan.cuts, plan.intervals
+    problem, cuts, intervals = problem.as_planned(plan), np.array(plan.cuts), np.array(plan.intervals)
     client, split_s, parts = slowest_round(problem, cuts)
     aggregation = aggregation_latency(problem, cuts)
     needed = rounds_needed(problem, cuts, intervals)
@@ -250,7 +249,7 @@ def evaluate_plan(problem: Problem, plan: Plan) -> Evaluation:
         parts=parts,
         memory_bits=tuple((memory * problem.system.most_clients).tolist()),
         tiers_over_memory=tuple(np.flatnonzero((memory >= problem.system.memory_per_client_bits)[:tree]).tolist()),
-        limits=_limits(parts, [a / i for a, i in zip(aggregation.tolist(), intervals, strict=True)], tree),
+        limits=_limits(parts, (aggregation / intervals).tolist(), tree),
     )
 
 
@@ -261,8 +260,8 @@ def _limits(parts: RoundParts, aggregation_s: list[float], tree: int) -> tuple[L
         seconds += [(kind if m < tree - 1 else tail, m, s) for m, s in enumerate(link_s.tolist())]
     seconds += [("aggregation", m, s) for m, s in enumerate(aggregation_s)]
     total = sum(s for *_, s in seconds)
-    found = [Limit(kind, tier, s, s / total) for kind, tier, s in seconds if s > 0]
-    return tuple(sorted(found, key=lambda limit: -limit.seconds))
+    found = sorted((part for part in seconds if part[2] > 0), key=lambda part: -part[2])
+    return tuple(Limit(kind, tier, s, s / total) for kind, tier, s in found)
 
 
 def _finite(value: float) -> float | None:

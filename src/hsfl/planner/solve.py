@@ -14,7 +14,7 @@ from hsfl.planner.exact import ExactSolver, Solution
 from hsfl.planner.learning_rate import optimize_step
 from hsfl.planner.micro_batches import best_of_all, least_noise
 from hsfl.planner.result import Evaluation, Limit, PlanResult, evaluate_plan
-from hsfl.planner.terms import in_order
+from hsfl.planner.terms import Segments, in_order
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
 from hsfl.problem.system import System
@@ -23,6 +23,8 @@ from hsfl.theory.convergence import gap_over_step, noise_floor
 METHODS = ("exact", "bcd")
 #: A gap up to this is rounding: the plan is proven optimal.
 _ROUNDING_GAP = 1e-9
+#: The most cut vectors of a problem whose solver is kept as long as the problem is.
+_SMALL = 10_000
 
 
 def solve(
@@ -86,11 +88,10 @@ def _plan_exact(problem: Problem, allow_empty_tiers: bool, time_limit_s: float) 
     # Memory is first left aside: a proven plan that fits it all the same is the best of those that fit, too.
     every = in_order(problem.system.num_tiers, problem.num_layers, allow_empty_tiers, problem.system.returns)
     limit_s = time_limit_s / len(problem.micro_batch_choices or (1,))
-    solution = best_of_all(problem, lambda one: ExactSolver(one, every, time_limit_s=limit_s).solve())
+    solution = best_of_all(problem, lambda one: _solver(one, every, limit_s).solve())
     evaluation, free = evaluate_plan(problem, solution.plan), None
-    if (problem.system.memory_per_client_bits < float("inf")).any() and not (
-        evaluation.fits_memory and solution.proven
-    ):
+    limited = not evaluation.fits_memory or not solution.proven
+    if limited and (problem.system.memory_per_client_bits < float("inf")).any():
 
         def fitting(one: Problem) -> Solution:
             return ExactSolver(one, allow_empty_tiers=allow_empty_tiers, time_limit_s=limit_s).solve()
@@ -101,6 +102,16 @@ def _plan_exact(problem: Problem, allow_empty_tiers: bool, time_limit_s: float) 
     if free is not None:
         evaluation = _with_memory_limits(evaluation, free)
     return _result(problem, evaluation, gap_over_step(problem) * solution.lower_bound, solve_ms, allow_empty_tiers)
+
+
+def _solver(problem: Problem, every: Segments, time_limit_s: float) -> ExactSolver:
+    """The solver of a problem over all segments, with so much time from now on; a small one is made only once."""
+    known: dict[int, ExactSolver] = vars(problem).setdefault("_solvers", {})
+    solver = known.get(id(every)) or ExactSolver(problem, every)
+    if every.count <= _SMALL:
+        known[id(every)] = solver  # which keeps the segments, and so their id
+    solver.deadline = time.perf_counter() + time_limit_s
+    return solver
 
 
 def _plan_bcd(problem: Problem, allow_empty_tiers: bool) -> PlanResult:

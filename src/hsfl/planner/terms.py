@@ -21,6 +21,9 @@ from hsfl.theory.convergence import drift_sums, noise_floor, quadratic, staying_
 
 BoolArray = npt.NDArray[np.bool_]
 
+#: In the place of no drift: nothing is divided by 0, and the root is beyond any interval.
+_TINY = 1e-250
+
 
 @dataclass(frozen=True, eq=False)
 class Segments:
@@ -317,10 +320,10 @@ def numbered(shape: tuple[int, ...], packed: bytes) -> Segments:
 
 def _stationary(aggregation_s: FloatArray, q2: FloatArray, q1: FloatArray) -> FloatArray:
     """The positive root I of 2 q_2 I^3 + q_1 I^2 = T_{m,A}; capped at `NEVER`."""
-    cubic = 2 * np.maximum(q2, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        root = np.cbrt(aggregation_s / cubic)
-        if q1.any():
+    cubic = 2 * np.maximum(q2, _TINY)
+    root = np.cbrt(aggregation_s / cubic)
+    if q1.any():
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             # From above the root Newton's steps fall monotonically towards it: the cubic is convex there.
             start = np.where(q1 < 0, root - q1 / cubic, np.fmin(root, np.sqrt(aggregation_s / np.abs(q1))))
             root = np.fmin(start, NEVER)

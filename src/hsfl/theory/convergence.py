@@ -250,8 +250,8 @@ def bound(problem: Problem, rounds: npt.ArrayLike, cuts: npt.ArrayLike, interval
 def rounds_needed(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
     """Corollary 1: R(I, c) before rounding up; infinite where drift keeps the plan from the target; (...)."""
     D = margin(problem, cuts, intervals)
-    with np.errstate(divide="ignore"):
-        return np.where(D > 0, gap_over_step(problem) / np.maximum(D, 0.0), np.inf)
+    reached = D > 0
+    return np.where(reached, gap_over_step(problem) / np.where(reached, D, 1.0), np.inf)
 
 
 def whole_rounds(rounds: FloatArray) -> FloatArray:
