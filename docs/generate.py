@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hsfl.experiments.compact import SUFFIX, shown_again
+from hsfl.experiments.compact import shown_again
 from hsfl.experiments.recipes import RECIPES
 from hsfl.experiments.result import VERDICTS
 from hsfl.problem.profile import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
@@ -216,7 +216,7 @@ def results() -> str:
     shown = [result_of(name) for name in run]
     header = "<!-- Written by docs/generate.py (make docs) from experiments/; change that, not this. -->\n\n"
     first = [header + notes["about"].strip(), _headlines(shown, notes["headlines"]), notes["learnt"].strip()]
-    about = "\n\n".join([*first, _verdicts(shown, notes["waiting"], notes["again"]), _costs(shown)])
+    about = "\n\n".join([*first, _verdicts(shown, notes["waiting"], notes["again"]), _costs(shown), notes["took"].strip()])
     return results_markdown(shown, pictures="../experiments/results", reasons=notes["reasons"], about=about)
 
 
@@ -224,11 +224,8 @@ def result_of(name: str) -> dict[str, Any]:
     """What hsfl reproduce showed, made again from the recipe's runs where they are there."""
     folder = EXPERIMENTS / "results"
     stored: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-    runs = folder / f"{name}{SUFFIX}"
-    if not runs.exists():
-        return stored
-    again: dict[str, Any] = plain(shown_again(RECIPES[name], runs).to_dict())
-    return {**again, "cost": stored["cost"]}
+    again = shown_again(RECIPES[name], folder)
+    return stored if again is None else {**plain(again.to_dict()), "cost": stored["cost"]}
 
 
 def _headlines(shown: Sequence[Mapping[str, Any]], headlines: Sequence[Sequence[str]]) -> str:
@@ -250,7 +247,7 @@ def _verdicts(shown: Sequence[Mapping[str, Any]], waiting: Sequence[str], again:
         lines.append(f"\nNot run at full size yet: {', '.join(f'`{name}`' for name in waiting)}.")
     if again:
         changed = "\n".join(f"- `{name}`: {why}" for name, why in again.items())
-        lines.append(f"\nTo be run again at full size, for what is below was made by an earlier recipe:\n\n{changed}")
+        lines.append(f"\nTo be run again at full size, for what is below was made by an earlier recipe, or with fewer seeds than it should have:\n\n{changed}")
     return "\n".join(lines)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from hsfl.api import load_scenario
 from hsfl.errors import HsflError
-from hsfl.experiments.compact import SUFFIX, known_runs, read_runs, shown_again, write_runs
+from hsfl.experiments.compact import SUFFIX, known_runs, read_runs, runs_file, shown_again, write_runs
 from hsfl.experiments.recipe import Found, Recipe, Wanted
 from hsfl.experiments.recipes import RECIPES
 from hsfl.experiments.reproduce import reproduce
@@ -45,10 +45,18 @@ def found(name: str) -> Found:
 def test_results_are_the_same_to_the_digit(name: str, tmp_path: Path) -> None:
     given = found(name)
     write_runs(tmp_path, RECIPES[name], SETTINGS, given)
-    settings, back = read_runs(tmp_path / f"{name}{SUFFIX}")
+    settings, back = read_runs(runs_file(tmp_path, RECIPES[name]))
     assert settings == SETTINGS and list(back) == list(given)
-    shown, again = RECIPES[name].show(SETTINGS, given), shown_again(RECIPES[name], tmp_path / f"{name}{SUFFIX}")
-    assert json.dumps(again.to_dict()) == json.dumps(shown.to_dict())
+    shown, again = RECIPES[name].show(SETTINGS, given), shown_again(RECIPES[name], tmp_path)
+    assert again is not None and json.dumps(again.to_dict()) == json.dumps(shown.to_dict())
+    assert shown_again(RECIPES[name], tmp_path / "elsewhere") is None
+
+
+@pytest.mark.parametrize("name", [name for name, recipe in RECIPES.items() if recipe.runs_of])
+def test_runs_of_another_recipe_are_in_its_file(name: str) -> None:
+    recipe = RECIPES[name]
+    assert recipe.runs(SETTINGS).keys() == RECIPES[recipe.runs_of].runs(SETTINGS).keys()
+    assert runs_file(Path(), recipe) == Path(f"{recipe.runs_of}{SUFFIX}")
 
 
 def test_a_run_takes_a_few_kilobytes(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hsfl.experiments.recipes import RECIPES
 from hsfl.experiments.settings import LINKS, Settings, client_cloud, client_edge, one_edge_server, scaled
 from hsfl.experiments.store import content
 from hsfl.problem.system import System
+from hsfl.scenario.scenario import Scenario
 from hsfl.strategies import make_strategy
 from hsfl.theory.latency import aggregation_latency, split_latency
 
@@ -91,7 +92,7 @@ def test_every_recipe_wants_runs_that_can_be_trained(name: str, settings: Settin
     """All of full size too: scenarios that are valid, and one setting for all, but for the recipe that looks for it."""
     one = replace(settings, seeds=(0,)) if name == "step" else settings  # whose network is profiled for every run
     wanted = RECIPES[name].runs(one)
-    assert wanted or name in ("systems", "fig2c", "draws", "bcd", "robustness")
+    assert wanted or name in ("fig2c", "draws", "bcd", "robustness")
     for scenario in wanted.values():
         training = scenario.spec.training
         strategy = make_strategy(scenario)
@@ -103,29 +104,42 @@ def test_every_recipe_wants_runs_that_can_be_trained(name: str, settings: Settin
 
 
 @pytest.mark.parametrize("name", ["fig4", "fig5"])
-def test_every_strategy_has_all_seeds(name: str) -> None:
+def test_headlines_have_all_seeds_and_nothing_but_the_paper_s(name: str) -> None:
     wanted = RECIPES[name].runs(FULL)
-    places = {key[:4] for key in wanted}
-    assert len(places) == 2 * 2 * (8 + 6)
-    assert set(wanted) == {(*place, seed) for place in places for seed in (0, 1, 2)}
-
-
-def test_the_paper_s_pairing_has_nothing_but_the_paper_s() -> None:
-    for (pairing, *_, strategy, _), scenario in RECIPES["fig5"].runs(FULL).items():
-        codes = {(c.up.name, c.down.name, c.average.name) for c in (t.codes for t in scenario.system.tiers[:-1])}
-        as_paper = pairing == "as the paper plans"
-        assert codes == {("fp32", "fp32", "fp32") if as_paper else ("int4", "int4", "int8")}
-        assert scenario.spec.training.averaging == ("plain" if as_paper else "corrected")
+    headlines = {"HSFL", "MA+RMS", "RMA+RMS", "full sync"}
+    for dataset, variants in (("cifar10", 1), ("mnist", 0)):
+        of = [key for key in wanted if key[0] == dataset]
+        assert len({key[:3] for key in of}) == 2 * (7 + variants)
+        assert {key[2] for key in of if key[3] > 0} == headlines and {key[3] for key in of} == {0, 1, 2}
+    for (_, _, strategy, _), scenario in wanted.items():
+        assert set(coded(scenario)) == {("fp32", "fp32", "fp32")} and scenario.spec.training.averaging == "plain"
         if make_strategy(scenario).needs_constants:
-            assert scenario.training_problem.constants.drift == ("paper" if as_paper else "energy")
-        until_converged = strategy in ("HSFL", "MA+RMS", "RMA+RMS")
-        assert scenario.spec.stopping.until_converged == until_converged
-        assert (scenario.spec.stopping.rounds == 8000) == until_converged
+            assert scenario.training_problem.constants.drift == "paper"
+        assert scenario.spec.stopping.until_converged == (strategy in headlines)
+        assert (scenario.spec.stopping.rounds == 8000) == (strategy in headlines)
+
+
+def coded(scenario: Scenario) -> list[tuple[str, ...]]:
+    return [(c.up.name, c.down.name, c.average.name) for c in (t.codes for t in scenario.system.tiers[:-1])]
+
+
+def test_both_ways_of_planning_are_beside_each_other() -> None:
+    wanted = RECIPES["as-hsfl"].runs(FULL)
+    paper, ours = ({key[1:] for key in wanted if key[0] == how} for how in ("as the paper plans", "as hsfl plans"))
+    assert paper - ours == {key for key in paper if key[2] == "full sync"} and not ours - paper
+    known = set(map(content, RECIPES["fig4"].runs(FULL).values()))
+    for (how, *_), scenario in wanted.items():
+        if how == "as hsfl plans":
+            assert set(coded(scenario)) == {("int4", "int4", "int8")}
+            assert scenario.spec.training.averaging == "corrected"
+            assert scenario.training_problem.constants.drift == "energy"
+        else:
+            assert content(scenario) in known
 
 
 def test_the_paper_s_step_is_the_paper_s() -> None:
     wanted = RECIPES["step"].runs(FULL)
-    assert len(wanted) == 2 * 5 * 3
+    assert len(wanted) == 2 * 5
     for scenario in wanted.values():
         training = scenario.spec.training
         assert (training.optimizer, training.learning_rate) == ("sgd", 5e-4)
@@ -137,8 +151,7 @@ def test_what_goes_past_the_paper_is_on_by_itself_and_together() -> None:
     assert {key[0] for key in wanted} == {"iid", "shards"} and {key[2] for key in wanted} == {0, 1, 2}
     seen = set()
     for (_, label, _), scenario in wanted.items():
-        codes = {(c.up.name, c.down.name, c.average.name) for c in (t.codes for t in scenario.system.tiers[:-1])}
-        assert codes == {("int4", "int4", "int8") if "coded" in label else ("fp32", "fp32", "fp32")}
+        assert set(coded(scenario)) == {("int4", "int4", "int8") if "coded" in label else ("fp32", "fp32", "fp32")}
         assert (scenario.spec.training.averaging == "corrected") == ("corrected" in label)
         if "planned" in label:
             assert scenario.training_problem.constants.drift == "energy"
@@ -159,7 +172,7 @@ def test_the_grid_of_fixed_plans_is_large_enough_and_of_one_seed() -> None:
 
 
 def test_few_quick_runs_are_for_what_goes_past_the_paper() -> None:
-    past = ("beyond", "hindsight")
+    past = ("beyond", "hindsight", "as-hsfl")
     of = {name: set(map(content, recipe.runs(QUICK).values())) for name, recipe in RECIPES.items()}
     others = set().union(*(runs for name, runs in of.items() if name not in past))
     assert 0 < len((of["beyond"] | of["hindsight"]) - others) <= 6

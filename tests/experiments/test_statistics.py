@@ -21,6 +21,7 @@ from hsfl.experiments.statistics import (
     slowdown,
     target_of,
     time_to,
+    up_to,
 )
 from hsfl.experiments.store import DIVERGED
 from hsfl.runs.reading import total_bytes
@@ -67,8 +68,7 @@ def test_ratios_are_by_seed_and_a_run_that_never_arrives_counts_with_its_end() -
     assert missed.text() == "more than 5.7x (4.0 to 8.0)"
     assert slowdown([never], [fast], 0.9).text() == "never, so more than 8.0x"
     assert slowdown([fast], [never], 0.9).text() == "target missed"
-    with pytest.raises(ValueError, match="shorter"):
-        slowdown([slow, slow], [fast], 0.9)
+    assert slowdown([slow, never], [fast], 0.9) == Ratio((4.0,), 0)  # the first seed, which both have
     assert Ratio((1.0, 1.21), 0).text(2) == "1.10x (1.00 to 1.21)"
 
 
@@ -84,8 +84,15 @@ def test_points_ahead_are_by_seed_and_have_a_sign() -> None:
     low, high = run([0.1] * 6), run([0.3] * 6)
     assert ahead([high, low], [low, high]).values == pytest.approx((20.0, -20.0))
     assert ahead([high, low], [low, high]).text(1, "+") == "+0.0 (-20.0 to +20.0)"
-    with pytest.raises(ValueError, match="shorter"):
-        ahead([high, low], [low])
+    assert ahead([high], [low, high]).values == pytest.approx((20.0,))  # the first seed, which both have
+
+
+def test_the_first_rounds_of_a_run_are_a_run() -> None:
+    whole = run([0.1, 0.2, 0.3, 0.4])
+    first = up_to(whole, 20)
+    assert [line.round for line in first.metrics] == [0, 10, 20] and time_to(first, 0.4) == inf
+    broken = up_to(run([0.1, 0.4], ended=DIVERGED, rounds=80), 30)
+    assert [line.round for line in evaluations(broken)] == [0, 10, 20, 30]
 
 
 def test_a_target_allows_a_quarter_more_error_rounded_down() -> None:

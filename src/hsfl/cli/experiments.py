@@ -36,7 +36,8 @@ def reproduce(
         typer.Option(
             min=1,
             max=100,
-            help="Seeds of all but fig6, fig7 and setting, which take one; default: 3, or 1 with --quick.",
+            help="Seeds of what the paper has numbers of; the rest takes the first three, or one. Default: 3, or 1 "
+            "with --quick.",
         ),
     ] = None,
     first_seed: Annotated[

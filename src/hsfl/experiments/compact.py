@@ -25,15 +25,26 @@ SUFFIX = ".runs.json"
 
 
 def write_runs(folder: Path, recipe: Recipe, settings: Settings, found: Found) -> None:
-    """Write NAME.runs.json, a line per run, if the recipe trains anything and can be shown from such a file."""
+    """Write NAME.runs.json, a line per run, if the recipe trains anything and can be shown from such a file.
+
+    NAME is that of the recipe whose runs they are.
+    """
     if not found or recipe.every_round:
         return
-    head, wanted = json.dumps({"recipe": recipe.name, "settings": asdict(settings)}), recipe.runs(settings)
+    head, wanted = (
+        json.dumps({"recipe": recipe.runs_of or recipe.name, "settings": asdict(settings)}),
+        recipe.runs(settings),
+    )
     lines = ",\n".join(
         json.dumps({"key": key, "scenario": fingerprint(wanted[key]), **_packed(run)}) for key, run in found.items()
     )
     text = f'{head[:-1]}, "runs": [\n{lines}\n]}}\n'
-    write_whole(folder / f"{recipe.name}{SUFFIX}", text.encode(), replace=True)
+    write_whole(runs_file(folder, recipe), text.encode(), replace=True)
+
+
+def runs_file(folder: Path, recipe: Recipe) -> Path:
+    """Where a folder has, or would have, the runs of a recipe."""
+    return folder / f"{recipe.runs_of or recipe.name}{SUFFIX}"
 
 
 def read_runs(path: Path) -> tuple[Settings, dict[Key, Run]]:
@@ -48,13 +59,14 @@ def read_runs(path: Path) -> tuple[Settings, dict[Key, Run]]:
 
 def known_runs(folder: Path, recipes: Iterable[Recipe]) -> dict[str, Run]:
     """The runs in a folder's files of these recipes, by the fingerprints of their scenarios."""
-    files = (path for recipe in recipes if (path := folder / f"{recipe.name}{SUFFIX}").exists())
+    files = {path for recipe in recipes if (path := runs_file(folder, recipe)).exists()}
     return {run.folder.name: run for path in files for run in read_runs(path)[1].values()}
 
 
-def shown_again(recipe: Recipe, path: Path) -> Result:
-    """The result of a recipe from its runs in a file."""
-    return recipe.show(*read_runs(path))
+def shown_again(recipe: Recipe, folder: Path) -> Result | None:
+    """The result of a recipe from its runs in a folder; None where they are not there."""
+    path = runs_file(folder, recipe)
+    return recipe.show(*read_runs(path)) if path.exists() and not recipe.every_round else None
 
 
 def _packed(run: Run) -> dict[str, Any]:

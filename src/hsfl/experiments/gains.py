@@ -55,7 +55,7 @@ def variants(settings: Settings) -> dict[str, dict[str, Any]]:
     }
 
 
-def _partitions(settings: Settings) -> dict[str, str]:
+def partitions(settings: Settings) -> dict[str, str]:
     """The partitions, with the words for them; non-IID data only when quick."""
     return {name: word for name, word in PARTITIONS.items() if name == "shards" or not settings.quick}
 
@@ -63,9 +63,9 @@ def _partitions(settings: Settings) -> dict[str, str]:
 def beyond_runs(settings: Settings) -> Wanted:
     return {
         (partition, label, seed): settings.scenario(settings.dataset, partition, seed, overrides)
-        for partition in _partitions(settings)
+        for partition in partitions(settings)
         for label, overrides in variants(settings).items()
-        for seed in settings.seeds
+        for seed in settings.some_seeds
     }
 
 
@@ -73,8 +73,8 @@ def beyond(settings: Settings, found: Found) -> Result:
     """What planning, corrected averages and coded links gain on full synchronisation, each alone and together."""
     panels, rows, claims = [], [], []
     gains: dict[str, dict[str, Spread | None]] = {label: {} for label in variants(settings)}
-    for partition, word in _partitions(settings).items():
-        of = {label: [found[partition, label, seed] for seed in settings.seeds] for label in gains}
+    for partition, word in partitions(settings).items():
+        of = {label: [found[partition, label, seed] for seed in settings.some_seeds] for label in gains}
         target = target_of(of[FULL_SYNC])
         panels.append(curves(word, of, level=100 * target, log_x=True))
         for label, runs in of.items():
@@ -155,7 +155,7 @@ def hindsight_runs(settings: Settings) -> Wanted:
     plans = {(cuts, i): fixed(cuts, i) for cuts, intervals in _grid(settings).items() for i in intervals}
     return {
         (partition, *plan): settings.scenario(settings.dataset, partition, settings.seeds[0], overrides)
-        for partition in _partitions(settings)
+        for partition in partitions(settings)
         for plan, overrides in ({(PLANNED,): _BY_LOSS} | plans).items()
     }
 
@@ -163,7 +163,7 @@ def hindsight_runs(settings: Settings) -> Wanted:
 def hindsight(settings: Settings, found: Found) -> Result:
     """What planning on the way loses against the best of a grid of fixed plans, each trained."""
     panels, rows, claims = [], [], []
-    for partition, word in _partitions(settings).items():
+    for partition, word in partitions(settings).items():
         planned = found[partition, PLANNED]
         fixed_plans = {key[1:]: run for key, run in found.items() if key[0] == partition and len(key) == 3}
         target = target_of([next(iter(fixed_plans.values()))])

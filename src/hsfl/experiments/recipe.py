@@ -27,3 +27,5 @@ class Recipe:
     runs: Callable[[Settings], Wanted] = lambda settings: {}
     every_round: bool = False
     """Whether the recipe looks at all rounds of a run, not at evaluations and plans alone."""
+    runs_of: str | None = None
+    """The name of the recipe whose runs these are, where there is one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hsfl.experiments import (
     ablations,
+    as_hsfl,
     benchmarks,
     converged,
     draws,
@@ -35,20 +36,18 @@ RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe("fig2a", "three tiers against two", motivation.tiers, motivation.tiers_runs),
-        Recipe("systems", "three tiers against two, on the clock", motivation.systems),
         Recipe("fig2b", "accuracy against traffic", motivation.traffic, motivation.traffic_runs),
         Recipe("fig2c", "latency against cuts", motivation.latency),
         Recipe("fig2d", "accuracy for several cuts", motivation.depth, motivation.depth_runs),
         Recipe("fig4", "accuracy over time, six strategies", benchmarks.accuracy_over_time, benchmarks.runs),
-        Recipe("fig5", "converged accuracy and time", converged.converged_time, converged.runs),
+        Recipe("fig5", "converged accuracy and time", converged.converged_time, benchmarks.runs, runs_of="fig4"),
+        Recipe("as-hsfl", "fig4 and fig5 as hsfl plans", as_hsfl.as_hsfl, as_hsfl.runs),
         Recipe("fig6", "scarce resources, six strategies", resources.strategies, resources.strategies_runs),
         Recipe("fig7", "scarce resources, three tiers and two", resources.trees, resources.trees_runs),
         Recipe("fig8", "planned intervals against PSL", ablations.intervals, ablations.intervals_runs),
         Recipe("fig9", "several cuts at long intervals", ablations.cuts, ablations.cuts_runs),
-        Recipe("setting", "what trains", planning.setting, planning.setting_runs),
+        Recipe("setting", "how the step was chosen", planning.setting, planning.setting_runs),
         Recipe("step", "the paper's step and its intervals", paper_step.step, paper_step.step_runs),
-        Recipe("models", "plans by both drift models", planning.models, planning.models_runs),
-        Recipe("slack", "plans that allow more drift", planning.slack, planning.slack_runs),
         Recipe("drift", "predicted against measured drift", planning.drift, planning.drift_runs, True),
         Recipe("beyond", "corrected averages and coded links", gains.beyond, gains.beyond_runs),
         Recipe(

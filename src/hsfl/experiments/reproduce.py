@@ -15,7 +15,7 @@ from hsfl.experiments.recipe import Found, Key, Recipe
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings
 from hsfl.experiments.side_by_side import RunCounts, each
-from hsfl.experiments.store import Store, content, fingerprint
+from hsfl.experiments.store import Store, fingerprint, shared
 from hsfl.runs.callback import Callback
 from hsfl.runs.reading import Run
 from hsfl.scenario.scenario import Scenario
@@ -90,7 +90,7 @@ def _side_by_side(
     """Train in processes of their own what the store lacks."""
     groups: dict[str, list[_Wanted]] = {}
     for run in runs.values():
-        groups.setdefault(content(run.scenario), []).append(run)
+        groups.setdefault(shared(run.scenario), []).append(run)
     folder, data = store.folder.resolve(), None if store.data is None else store.data.resolve()
     scenarios = [[run.scenario for run in group] for group in groups.values()]
     names = {id(wanted): group for wanted, group in zip(scenarios, groups.values(), strict=True)}
@@ -106,7 +106,7 @@ def _side_by_side(
 
 
 def _train(folder: Path, data: Path | None, scenarios: list[Scenario]) -> list[Path]:
-    """Runs of one content, one after the other, for the later may be the earlier in other seconds."""
+    """Runs of which the later may be the earlier in other seconds, one after the other."""
     store = Store(folder, data)
     for scenario in scenarios:
         store.run(scenario)

@@ -40,6 +40,9 @@ DEVICE_TO_CLOUD = "15 Mbps"
 #: The codes where links are coded: activations, gradients and averages of both tiers below the top.
 LINKS = {"up": "int4", "down": "int4", "average": "int8"}
 CODED: dict[str, Any] = {"tiers.1.code": LINKS, "tiers.2.code": LINKS}
+#: How plans are made: as in the paper, by its bound, for plain averages and 32 bits, or with all that hsfl has.
+AS_PAPER: dict[str, Any] = {"strategy.drift": "paper", "convergence.drift": "paper"}
+AS_HSFL: dict[str, Any] = {"strategy.drift": "energy", "training.averaging": "corrected", **CODED}
 
 
 @dataclass(frozen=True)
@@ -90,14 +93,23 @@ class Settings:
         """The factors by which compute and communication rates are scaled."""
         return (0.25, 1.0) if self.quick else (0.25, 1.0, 4.0)
 
+    @property
+    def some_seeds(self) -> tuple[int, ...]:
+        """The seeds of what is no headline."""
+        return self.seeds[:3]
+
+    def rounds(self, dataset: str) -> int:
+        """For how many rounds a data set is trained."""
+        return 120 if self.quick else _FULL[dataset][1]
+
     def scenario(self, dataset: str, partition: str, seed: int, overrides: Mapping[str, Any] | None = None) -> Scenario:
         """The setting with one data set, partition and seed; the machines are the same for all seeds."""
-        name, rounds, particular = ("mnist-mini", 120, {}) if self.quick else _FULL[dataset]
+        name, _, particular = ("mnist-mini", 0, {}) if self.quick else _FULL[dataset]
         changes = {
             **(_QUICK_TRAINING if self.quick else _FULL_TRAINING),
             **particular,
             "name": dataset,
-            "stopping.rounds": rounds,
+            "stopping.rounds": self.rounds(dataset),
             "training.seed": seed,
             "execution.device": self.device,
             "execution.precision": self.precision,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor, inf, isfinite
 from typing import Any
 
@@ -36,6 +36,17 @@ def evaluations(run: Run) -> list[RoundRecord]:
         sent = {link: round(times * size) for link, size in last.bytes.items()}
         lines.append(lines[0].model_copy(update={"round": r, "time_s": times * last.time_s, "bytes": sent}))
     return lines
+
+
+def up_to(run: Run, rounds: int) -> Run:
+    """The first rounds of a run, as if it had been trained for no more."""
+    scenario = {**run.scenario, "stopping": {**run.scenario["stopping"], "rounds": rounds}}
+    return replace(run, scenario=scenario, metrics=[line for line in run.metrics if line.round <= rounds])
+
+
+def paired(runs: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """Runs seed by seed, as far as both were trained: what is no headline has the first seeds only."""
+    return list(zip(runs, others, strict=False))
 
 
 def _accuracies(lines: Sequence[RoundRecord]) -> list[float]:
@@ -178,8 +189,7 @@ def finals(runs: Sequence[Run]) -> Spread:
 
 def ahead(runs: Sequence[Run], others: Sequence[Run]) -> Spread:
     """By how many points some runs end above others, seed by seed."""
-    pairs = zip(finals(runs).values, finals(others).values, strict=True)
-    return Spread(tuple(ours - theirs for ours, theirs in pairs))
+    return Spread(tuple(100 * (final_accuracy(one) - final_accuracy(other)) for one, other in paired(runs, others)))
 
 
 def times_to(runs: Sequence[Run], target: float, count: str = "time_s") -> Spread:
@@ -229,7 +239,7 @@ class Ratio:
 
 def slowdown(others: Sequence[Run], firsts: Sequence[Run], target: float) -> Ratio:
     values, never = [], 0
-    for other, first in zip(others, firsts, strict=True):
+    for other, first in paired(others, firsts):
         took, best = time_to(other, target), time_to(first, target)
         if not isfinite(took):
             never += 1
