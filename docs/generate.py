@@ -216,7 +216,9 @@ def results() -> str:
     shown = [result_of(name) for name in run]
     header = "<!-- Written by docs/generate.py (make docs) from experiments/; change that, not this. -->\n\n"
     first = [header + notes["about"].strip(), _headlines(shown, notes["headlines"]), notes["learnt"].strip()]
-    about = "\n\n".join([*first, _verdicts(shown, notes["waiting"], notes["again"]), _costs(shown), notes["took"].strip()])
+    about = "\n\n".join(
+        [*first, _verdicts(shown, notes["waiting"], notes["again"]), _costs(shown), notes["took"].strip()]
+    )
     return results_markdown(shown, pictures="../experiments/results", reasons=notes["reasons"], about=about)
 
 
@@ -247,7 +249,9 @@ def _verdicts(shown: Sequence[Mapping[str, Any]], waiting: Sequence[str], again:
         lines.append(f"\nNot run at full size yet: {', '.join(f'`{name}`' for name in waiting)}.")
     if again:
         changed = "\n".join(f"- `{name}`: {why}" for name, why in again.items())
-        lines.append(f"\nTo be run again at full size, for what is below was made by an earlier recipe, or with fewer seeds than it should have:\n\n{changed}")
+        lines.append(
+            f"\nTo be run again at full size, for what is below was made by an earlier recipe, or with fewer seeds than it should have:\n\n{changed}"
+        )
     return "\n".join(lines)
 
 
