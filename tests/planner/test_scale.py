@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import hsfl
+from hsfl.planner import solve as solve_module
 from hsfl.planner.exact import ExactSolver
 from hsfl.planner.slowest import slowest_clients
 from hsfl.theory.latency import demands
@@ -93,3 +96,17 @@ def test_a_hundred_thousand_clients_plan_like_their_slowest(monkeypatch: pytest.
     every = ExactSolver(problem, table_limit=10**9).solve()
     assert table.plan == search.plan == every.plan
     assert table.ratio == pytest.approx(every.ratio, rel=1e-12)
+
+
+def test_a_small_solver_is_kept_with_its_problem_and_a_large_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning again gives the same, with its own time; what is planned with other constants has its own solver."""
+    problem = hsfl.load_scenario("paper").problem
+    first, again = solve_module.solve(problem), solve_module.solve(problem)
+    (solver,) = vars(problem)["_solvers"].values()
+    assert first.to_dict() | {"solve_ms": 0} == again.to_dict() | {"solve_ms": 0}
+    other = replace(problem, constants=replace(problem.constants, target=2 * problem.constants.target))
+    assert solve_module.solve(other).objective_s < first.objective_s
+    assert vars(other)["_solvers"] and solver not in vars(other)["_solvers"].values()
+    monkeypatch.setattr(solve_module, "_SMALL", 10)
+    large = replace(problem)
+    assert solve_module.solve(large).objective_s == first.objective_s and not vars(large)["_solvers"]
