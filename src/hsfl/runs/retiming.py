@@ -106,7 +106,7 @@ def retimed(run: Run, scenario: Scenario, strategy: Strategy | None = None) -> R
 def _lines(run: Run, scenario: Scenario) -> list[RoundRecord]:
     """The lines of a run that are those of the scenario; none where it would be trained for longer, or otherwise."""
     before, wanted = run.scenario["stopping"], scenario.raw["stopping"]
-    if before == wanted:
+    if before == wanted and "time_limit" not in wanted:  # which ends a run elsewhere on other machines
         return run.metrics
     ends = [k for k, line in enumerate(run.metrics) if line.round == wanted.get("rounds") and line.accuracy is not None]
     fewer = wanted.keys() == {"rounds"} and scenario.spec.training.schedule == "constant"
