@@ -39,6 +39,10 @@ def variates(backend: hsfl.engine.Backend) -> dict[str, list[tuple[float, torch.
     return found
 
 
+def flat(named: dict[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([value.detach().flatten().clone() for value in named.values()])
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])
 @pytest.mark.parametrize("seed", [*range(5), 101])
 def test_stacked_equals_reference(seed: int, optimizer: str, tmp_path) -> None:
@@ -68,24 +72,39 @@ def test_an_average_by_hand(kind: str, momentum: float) -> None:
     rng = np.random.default_rng(0)
     steps = sum((1 - momentum**i) / (1 - momentum) for i in range(1, rounds + 1))
     last = backend._held(0, 0)[0]["0.0.weight"].detach().clone()
-    variate = [torch.zeros_like(last), torch.zeros_like(last)]
-    for _ in range(2):
+    variate, parts = [torch.zeros_like(last), torch.zeros_like(last)], []
+    before = [torch.zeros(0), torch.zeros(0)]
+    for number in range(3):
         for _ in range(rounds):
             backend.step(*batch(rng, 4))
+        held = [flat(backend._held(0, j)[0]) for j in (0, 1)]
         own = [backend._held(0, j)[0]["0.0.weight"].detach().clone() for j in (0, 1)]
         mean = 0.75 * own[0] + 0.25 * own[1]
         backend.average(0)
+        cosine = 0.5
+        if number:  # over all weights of both entities
+            middle = 0.75 * held[0] + 0.25 * held[1]
+            found = [h - (w - middle) / (lr * steps) for h, w in zip(before, held, strict=True)]
+            yh, yy, hh = (
+                sum(share * float(a @ b) for share, a, b in zip((0.75, 0.25), *pair, strict=True))
+                for pair in ((found, before), (found, found), (before, before))
+            )
+            cosine = max(yh / (yy * hh) ** 0.5, 0.0)
+        part = max(cosine / (cosine + (1 - cosine) / 8), 0.02)
+        parts.append(part)
         for j in (0, 1):
             state, slots = backend._held(0, j)
-            variate[j] = variate[j] - (own[j] - mean) / (lr * steps)
+            variate[j] = part * (variate[j] - (own[j] - mean) / (lr * steps))
+            before[j] = flat({key: value for key, value in slots.items() if key.startswith("variate.")})
             torch.testing.assert_close(state["0.0.weight"], mean, rtol=0, atol=1e-12)
             torch.testing.assert_close(slots["variate.0.0.weight"], variate[j], rtol=0, atol=1e-9)
             assert ("momentum.0.0.weight" in slots) == (momentum > 0)
             if momentum:
                 common = (last - mean) / (lr * rounds)
                 torch.testing.assert_close(slots["momentum.0.0.weight"], common, rtol=0, atol=1e-9)
-        assert variate[0].abs().max() > 1e-3
+        assert variate[0].abs().max() > 1e-5
         last = mean
+    assert parts[0] == pytest.approx(8 / 9) and all(part != parts[0] for part in parts[1:])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -189,6 +208,39 @@ def test_the_optimum_of_the_mean_is_reached(kind: str, optimizer: dict[str, Any]
         errors[averaging] = (found - known).abs()
     assert errors["corrected"].max() < 1e-9
     assert errors["plain"].min() > 1e-2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("apart", "low", "high"), [(0.0, 0.0199, 0.35), (1.0, 0.9, 1.0)])
+def test_variates_hold_what_lasts_and_little_noise(kind: str, apart: float, low: float, high: float) -> None:
+    """Gradients are the clients' own, which last, and noise: with noise alone variates are a small part of it."""
+    size, interval, lr = 400, 4, 0.05
+    own = apart * torch.randn(8, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rng = torch.Generator().manual_seed(1)
+    backend = hsfl.backend(
+        kind,
+        [nn.Linear(size, 1, bias=False).double(), nn.Identity()],
+        [list(range(8)), [0] * 8],
+        (1,),
+        {"name": "sgd", "lr": lr},
+        loss=lambda outputs, targets: outputs.flatten(),  # its gradient is the input
+        dtype=torch.float64,
+        averaging="corrected",
+    )
+    parts = []
+    for t in range(1, 25):
+        if t % interval == 1:
+            seen = torch.zeros(8, size, dtype=torch.float64)
+        noise = 0.3 * torch.randn(8, size, dtype=torch.float64, generator=rng)
+        seen += (own + noise - (own + noise).mean(0)) / interval
+        backend.step((own + noise)[:, None], torch.zeros(8, 1, dtype=torch.float64))
+        if t % interval == 0:
+            backend.average(0)
+            held = torch.stack([backend._held(0, j)[1]["variate.0.weight"].flatten() for j in range(8)])
+            parts.append(float(held.norm() / seen.norm()))
+            torch.testing.assert_close(held, parts[-1] * seen, rtol=0, atol=1e-9)  # a part of y, the same for all
+    assert parts[0] == pytest.approx(0.5 / (0.5 + 0.5 / 8))
+    assert low <= min(parts[1:]) and max(parts[1:]) <= high
 
 
 @pytest.mark.parametrize("kind", KINDS)

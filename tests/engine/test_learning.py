@@ -209,7 +209,7 @@ class Slope(nn.Module):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
 def test_variates_are_right_when_the_step_changes(kind: str, momentum: float) -> None:
-    """With constant gradients one interval tells all: the variate is how far a client's is from the mean one."""
+    """With constant gradients two intervals tell all: the variate is how far a client's is from the mean one."""
     rng = np.random.default_rng(0)
     slopes = torch.from_numpy(rng.normal(size=(3, 1, 3)))
     rule = {"name": "sgd", "lr": 0.1, "momentum": momentum, "schedule": changing}
@@ -223,9 +223,10 @@ def test_variates_are_right_when_the_step_changes(kind: str, momentum: float) ->
         averaging="corrected",
         dtype=torch.float64,
     )
-    for _ in range(7):
-        backend.step(slopes, torch.zeros(3, 1))
-    backend.average(0)
+    for rounds in (3, 4):
+        for _ in range(rounds):
+            backend.step(slopes, torch.zeros(3, 1))
+        backend.average(0)
     expected = slopes[:, 0] - slopes[:, 0].mean(0)
     for client in range(3):
         found = backend._held(0, client)[1]["variate.0.weight"]

@@ -35,6 +35,14 @@ class Held:
     round: int = 0
     """How many rounds were trained: `AveragingRule.optimizer.rates` has their learning rates."""
 
+    def products(self, *pairs: tuple[Tensors, Tensors]) -> torch.Tensor:
+        """The inner products of pairs that each have a tensor for every weight: a row for each entity.
+
+        Only for a rule that `uses_last`, which tells one entity from the rows of several.
+        """
+        rows = len(self.weights[0]) if self.weights[0].shape != self.last[0].shape else 1
+        return torch.stack([_inner(rows, *pair) for pair in pairs], dim=1)
+
 
 class AveragingRule:
     """The plain one: weights and buffers become their mean over the tier; optimiser state stays where it is.
@@ -112,19 +120,27 @@ class AveragingRule:
 class CorrectedRule(AveragingRule):
     """Plain averages, with what pulls each entity its own way taken out of its gradients, and momentum in common.
 
-    How far an entity is from the mean after an interval tells how its gradient differs from the mean gradient. That
-    difference adds up in its variate h, which its steps subtract; the momentum of all becomes that of their mean:
+    How far an entity is from the mean after an interval tells how its gradient differed from the mean gradient, y. As
+    much of that as is likely to last is its variate h, which its steps subtract; the momentum of all becomes that of
+    their mean:
 
         step:     v <- mu v + (g - h) + decay w;  w <- w - lr v
-        average:  h <- h - (w - mean) / S;  v <- (last - mean) / (lr_1 + ... + lr_I);  w, last <- mean
+        average:  y = h - (w - mean) / S;  h <- k y;  v <- (last - mean) / (lr_1 + ... + lr_I);  w, last <- mean
 
-    S = sum_{i=1..I} lr_i (1 - mu^i) / (1 - mu) is how far I steps carry a constant gradient. Nothing is sent but what
-    plain averages send. The weighted mean of h over the tier is 0 and stays 0 up to rounding, because that of w - mean
-    is, and because a new host of a layer takes the mean over its clients.
+    S = sum_{i=1..I} lr_i (1 - mu^i) / (1 - mu) is how far I steps carry a constant gradient. The cosine c of y and h,
+    over all entities of the tier, says how much of a difference lasts from one interval to the next and is no noise of
+    mini-batches: k = c / (c + (1 - c) / `CANCELS`) is the part of y that leaves the least, where what remains of a
+    difference counts in full and noise, which cancels in the mean, one `CANCELS`th of that. Data that are alike have
+    hardly any variates, data that differ nearly all of y. Nothing is sent but what plain averages send and three
+    numbers, from which all know c. The weighted mean of h over the tier is 0 and stays 0 up to rounding, because that
+    of w - mean is, because k is one for all, and because a new host of a layer takes the mean over its clients.
     """
 
     slots = ("variate",)
     uses_last = True
+    CANCELS = 8.0
+    #: The least k, so that h keeps the direction of y; and c before there is a variate to compare with.
+    LEAST, UNKNOWN = 0.02, 0.5
 
     def __init__(self) -> None:
         """The optimiser's state is not averaged: momentum is in common anyway."""
@@ -138,19 +154,38 @@ class CorrectedRule(AveragingRule):
             )
         return super().serving(optimizer)
 
+    def contribute(self, held: Held) -> Tensors:
+        sent, variates = super().contribute(held), held.slots["variate"]
+        if not held.weights:
+            return sent
+        changes = sent[: len(held.weights)]
+        return [*sent, held.products((variates, variates), (changes, variates), (changes, changes))]
+
     def adopt(self, held: Held, average: Sequence[torch.Tensor], rounds: int) -> None:
-        changes = average[: len(held.weights)]  # mean - last
-        if rounds:  # else nothing was trained since the average before
+        changes, rest = average[: len(held.weights)], average[len(held.weights) :]  # mean - last, and what is beside
+        if changes:
+            *rest, products = rest
+        if changes and rounds:  # else nothing was trained since the average before
             mu, rates = self.optimizer.momentum, self.optimizer.rates(held.round - rounds, rounds)
             reach = sum(rate * (1 - mu**i) / (1 - mu) for i, rate in enumerate(rates, 1))
+            lasting = self._lasting(products.flatten(), sum(change.square().sum() for change in changes), reach)
             beside = zip(held.slots["variate"], held.weights, held.last, changes, strict=True)
             for variate, own, last, change in beside:
                 apart = own.sub_(last).sub_(change)  # in place of the weights, which are replaced below
-                variate.sub_(apart, alpha=1 / reach)
+                variate.sub_(apart, alpha=1 / reach).mul_(lasting)
             for slot in self.optimizer.slots:
                 for momentum, change in zip(held.slots[slot], changes, strict=True):
                     momentum.copy_((change / -sum(rates)).expand_as(momentum))
-        super().adopt(held, average, rounds)
+        super().adopt(held, [*changes, *rest], rounds)
+
+    def _lasting(self, products: torch.Tensor, moved: torch.Tensor | int, reach: float) -> torch.Tensor:
+        """k, of the means over entities of h h, D h and D D, where D is the change of an entity's weights, and of the
+        square of their mean change."""
+        hh, dh, dd = products
+        yh, yy = hh - dh / reach, hh - 2 * dh / reach + (dd - moved) / reach**2
+        scale = (yy.clamp_min(0.0) * hh).sqrt()
+        cosine = torch.where(scale > 0, (yh / scale).clamp(0.0, 1.0), self.UNKNOWN)
+        return (cosine / (cosine + (1 - cosine) / self.CANCELS)).clamp_min(self.LEAST)
 
     def corrected(self, gradients: Tensors, held: Held) -> Tensors:
         return list(torch._foreach_sub(gradients, held.slots["variate"]))
@@ -262,6 +297,10 @@ def averaging_rule(given: str | AveragingRule, optimizer: Optimizer) -> Averagin
             raise ScenarioError(f"averaging {given!r}: it must be one of {', '.join(RULES)}, or an AveragingRule")
         given = RULES[given]()
     return given.serving(optimizer)
+
+
+def _inner(rows: int, ones: Tensors, others: Tensors) -> torch.Tensor:
+    return torch.stack([(a * b).reshape(rows, -1).sum(1) for a, b in zip(ones, others, strict=True)]).sum(0)
 
 
 def joined(layers: Iterable[Held]) -> Held:
