@@ -91,6 +91,39 @@ def test_what_a_file_has_is_not_trained_again(tmp_path: Path) -> None:
     assert trained(replace(SETTINGS, seeds=(1,), precision="fp32")) == 1
 
 
+def test_a_longer_run_has_a_shorter_one_in_it(tmp_path: Path) -> None:
+    """Where nothing is planned on the way: such a run is the same until the shorter one ends."""
+
+    def recipe(name: str, changes: dict[str, object]) -> Recipe:
+        def runs(settings: Settings) -> Wanted:
+            return {("one",): load_scenario("mnist-mini", {"execution.evaluate_every": 1, "seed": 3} | changes)}
+
+        return Recipe(name, "", lambda settings, found: Result(name, "", [], [], [], [], []), runs)
+
+    def made(one: Recipe, folder: Path) -> tuple[int, Run]:
+        store, given = Store(folder / "trained" / one.name), []
+        known = known_runs(folder, [long, planned])
+        list(reproduce([one], SETTINGS, store, known=known, on_found=lambda _, found: given.extend(found.values())))
+        write_runs(folder, one, SETTINGS, {("one",): given[0]})
+        return len(store.trained), read_runs(runs_file(folder, one))[1]["one",]
+
+    plan = fixed((1, 2), (2, 1))
+    long, planned = recipe("long", plan | {"stopping.rounds": 4}), recipe("planned", {"stopping.rounds": 2})
+    assert [made(one, tmp_path)[0] for one in (long, planned)] == [1, 1]
+    trained, short = made(recipe("short", plan | {"stopping.rounds": 3}), tmp_path)
+    alone = made(recipe("alone", plan | {"stopping.rounds": 3}), tmp_path / "elsewhere")[1]
+    assert trained == 0 and short.metrics == alone.metrics and short.plans == alone.plans
+    assert short.summary is not None and (short.summary.ended, short.summary.rounds) == ("rounds", 3)
+    for other in (
+        plan | {"stopping.rounds": 5},
+        plan | {"stopping.rounds": 3, "stopping.until_accuracy": 0.9},
+        plan | {"stopping.rounds": 3, "training.learning_rate": 0.2},
+        {"stopping.rounds": 1},
+    ):
+        assert made(recipe("other", other), tmp_path)[0] == 1
+        (tmp_path / f"other{SUFFIX}").unlink()
+
+
 @pytest.mark.parametrize("name", ["drift", "fig2c"])
 def test_nothing_is_written_that_would_not_do(name: str, tmp_path: Path) -> None:
     """For recipes that look at every round, and those that train nothing."""

@@ -112,7 +112,7 @@ def reproduce(
                 chosen,
                 settings,
                 store,
-                known=known_runs(out, chosen),
+                known=known_runs(out, RECIPES.values()),
                 jobs=jobs,
                 pool=pool,
                 callbacks=[progress],

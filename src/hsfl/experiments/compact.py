@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from hsfl.experiments.store import fingerprint
 from hsfl.files import write_whole
 from hsfl.records import Environment, PlanRecord, RoundRecord, Summary
 from hsfl.runs.reading import Run
+from hsfl.scenario.scenario import Scenario
+from hsfl.strategies import make_strategy
 
 SUFFIX = ".runs.json"
 
@@ -58,9 +60,41 @@ def read_runs(path: Path) -> tuple[Settings, dict[Key, Run]]:
 
 
 def known_runs(folder: Path, recipes: Iterable[Recipe]) -> dict[str, Run]:
-    """The runs in a folder's files of these recipes, by the fingerprints of their scenarios."""
-    files = {path for recipe in recipes if (path := runs_file(folder, recipe)).exists()}
-    return {run.folder.name: run for path in files for run in read_runs(path)[1].values()}
+    """The runs in a folder's files of these recipes, by the fingerprints of their scenarios; the longest of those that
+    plan nothing while they are trained also by that of their scenario without its end."""
+    found: dict[str, Run] = {}
+    for recipe in recipes:
+        if recipe.runs_of is not None or not (path := runs_file(folder, recipe)).exists():
+            continue
+        settings, runs = read_runs(path)
+        found.update({run.folder.name: run for run in runs.values()})
+        for key, scenario in recipe.runs(settings).items():
+            run = runs.get(key)
+            if run is not None and run.folder.name == fingerprint(scenario) and not make_strategy(scenario).replans:
+                endless = fingerprint(scenario, ends=False)
+                found[endless] = max(found.get(endless, run), run, key=lambda run: run.metrics[-1].round)
+    return found
+
+
+def as_known(scenario: Scenario, known: Mapping[str, Run]) -> Run | None:
+    """The run of a scenario among those of `known_runs`, if need be as the beginning of a longer one."""
+    if (run := known.get(fingerprint(scenario))) is not None:
+        return run
+    longer, stopping = known.get(fingerprint(scenario, ends=False)), scenario.raw["stopping"]
+    if longer is None or longer.summary is None or set(stopping) != {"rounds"}:
+        return None
+    rounds, last = stopping["rounds"], longer.metrics[-1].round
+    metrics = [line for line in longer.metrics if line.round <= rounds]
+    if not metrics or metrics[-1].round != rounds:
+        return None
+    return replace(
+        longer,
+        folder=Path(fingerprint(scenario)),
+        scenario=longer.scenario | {"stopping": stopping},
+        metrics=metrics,
+        plans=[plan for plan in longer.plans if plan.round < rounds],
+        summary=Summary(ended="rounds", rounds=rounds, wall_s=(longer.summary.wall_s or 0.0) * rounds / last),
+    )
 
 
 def shown_again(recipe: Recipe, folder: Path) -> Result | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from hsfl.errors import HsflError
 from hsfl.experiments.benchmarks import PARTITIONS
+from hsfl.experiments.compact import as_known
 from hsfl.experiments.recipe import Found, Key, Recipe
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings
@@ -52,7 +53,11 @@ def reproduce(
         for key, scenario in scenarios.items():
             runs.setdefault(fingerprint(scenario), _Wanted(f"{name}: {_words(key, scenario)}", scenario))
     whole = {fingerprint(s) for recipe in recipes if recipe.every_round for s in wanted[recipe.name].values()}
-    found = {name: run for name, run in (known or {}).items() if name in runs.keys() - whole}
+    found = {
+        name: run
+        for name, one in runs.items()
+        if name not in whole and (run := as_known(one.scenario, known or {})) is not None
+    }
     counts = RunCounts(total=len(runs), done=len(found))
     side_by_side = jobs > 1 or pool is not None
     if side_by_side:

@@ -181,9 +181,10 @@ def _told_alike(run: Run, scenario: Scenario) -> bool:
     )
 
 
-def fingerprint(scenario: Scenario) -> str:
-    """A name for all of a scenario, machines included, but for the device that trains it."""
-    raw = {section: value for section, value in scenario.raw.items() if section != "execution"}
+def fingerprint(scenario: Scenario, *, ends: bool = True) -> str:
+    """A name for all of a scenario, machines included, but for the device that trains it, and when it ends if so."""
+    aside = {"execution"} if ends else {"execution", "stopping"}
+    raw = {section: value for section, value in scenario.raw.items() if section not in aside}
     execution = {field: value for field, value in scenario.raw.get("execution", {}).items() if field not in _ASIDE}
     return hashlib.sha256(repr((raw, execution)).encode()).hexdigest()[:16]
 
