@@ -171,7 +171,7 @@ def prepare(
         conditions=Conditions(scenario).at,
         with_target=scenario.with_target,
         measure_constants=spec.strategy.constants == "measured",
-        probe_batches=spec.strategy.probe_batches,
+        probe_batches=scenario.probe_batches,
         replan_every=spec.strategy.replan_every,
         participation=participation,
     )

@@ -72,7 +72,7 @@ def retimed(run: Run, scenario: Scenario, strategy: Strategy | None = None) -> R
                     clock.move(schedule.plan.cuts, plan.cuts, schedule.holders())
                 schedule.adopt(plan)
                 clock.see(system, plan)
-                probes = rounds_of_probe(clock.problem, choice.probe_batches) if measures and not shortened else 0
+                probes = rounds_of_probe(clock.problem, scenario.probe_batches) if measures and not shortened else 0
                 clock.split(plan.cuts, probes, schedule.cohort)
                 now = {"time_s": clock.time_s, "cuts": list(plan.cuts), "intervals": list(plan.intervals)}
                 told = record.constants if strategy.needs_constants else None

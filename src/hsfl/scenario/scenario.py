@@ -172,6 +172,11 @@ class Scenario:
             return self._with_constants(drift)
         return replace(self.bare_problem, constants=replace(self.bare_problem.constants, drift=drift))
 
+    @property
+    def probe_batches(self) -> int:
+        """How many mini-batches per client one measurement of the constants takes."""
+        return self.spec.strategy.probe_batches or (2 if self.training_problem.constants.by_loss else 4)
+
     @cached_property
     def bare_problem(self) -> Problem:
         """Machines, layers and training, with the constants of the bound as far as the scenario has them (else NaN)."""

@@ -96,10 +96,12 @@ class StrategySection(Section):
         "measured, else that of [convergence].",
         examples=["energy"],
     )
-    probe_batches: int = Field(
-        4,
+    probe_batches: int | None = Field(
+        None,
         ge=2,
         le=1000,
         description="Mini-batches per client that one measurement of the constants takes; its time is charged like "
-        "that of as many rounds, and of twice as many with the drift models refined and paper.",
+        "that of as many rounds, and of twice as many with the drift models refined and paper; default: 2, and 4 with "
+        "these.",
+        examples=[4],
     )
