@@ -19,16 +19,26 @@ def test_it_prints_its_address_serves_and_ends_by_an_interrupt(tmp_path) -> None
     write_run(tmp_path / "a")
     command = [sys.executable, "-m", "hsfl", "explore", "paper", str(tmp_path), "--no-browser"]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        assert url.startswith("http://127.0.0.1:")
-        asked = urllib.request.Request(f"{url}api/start", b"{}", {"Content-Type": "application/json"})
-        with urllib.request.urlopen(asked, timeout=60) as answer:
-            text = answer.read().decode()
-        assert '"given":"paper"' in text and '"runs":true' in text
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        # Tests that run in the background of a script inherit that SIGINT is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            assert url.startswith("http://127.0.0.1:")
+            asked = urllib.request.Request(f"{url}api/start", b"{}", {"Content-Type": "application/json"})
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                text = answer.read().decode()
+            assert '"given":"paper"' in text and '"runs":true' in text
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()  # what has ended is left alone; nobody waits for what has not
 
 
 @pytest.mark.parametrize(
