@@ -1,8 +1,9 @@
 """Write docs/scenario.md from what the code knows of scenario files, and docs/results.md from experiments/results.
 
-    python docs/generate.py [--check]
+    python docs/generate.py [--check | --results]
 
-With --check nothing is written; the exit code is 1 when a page is out of date.
+With --check nothing is written; the exit code is 1 when a page is out of date. With --results the files of
+experiments/results that can be made from its runs (NAME.json, .csv and .png) are written again, too.
 """
 
 # A paragraph of the page is one line:
@@ -15,20 +16,23 @@ import json
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hsfl.experiments.compact import shown_again
+from hsfl.experiments.compact import read_runs, runs_file, shown_again
 from hsfl.experiments.recipes import RECIPES
-from hsfl.experiments.result import VERDICTS
+from hsfl.experiments.result import VERDICTS, Result
+from hsfl.experiments.store import fingerprint
 from hsfl.problem.profile import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
 from hsfl.problem.units import EXAMPLES, KINDS, SI, parse
-from hsfl.report.results import plain, results_markdown
+from hsfl.report.results import plain, results_markdown, write_result
 from hsfl.scenario.catalog import CATALOG, DEFAULT_INPUT_SHAPES, scenario_names
 from hsfl.scenario.template import field_reference, quantity_fields
 
 DOCS = Path(__file__).parent
 EXPERIMENTS = DOCS.parent / "experiments"
+RESULTS = EXPERIMENTS / "results"
 
 EXAMPLE = """\
 name = "workshop"
@@ -224,10 +228,15 @@ def results() -> str:
 
 def result_of(name: str) -> dict[str, Any]:
     """What hsfl reproduce showed, made again from the recipe's runs where they are there."""
-    folder = EXPERIMENTS / "results"
-    stored: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-    again = shown_again(RECIPES[name], folder)
-    return stored if again is None else {**plain(again.to_dict()), "cost": stored["cost"]}
+    stored: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    again = made_again(name, stored)
+    return stored if again is None else plain(again.to_dict())
+
+
+def made_again(name: str, stored: Mapping[str, Any]) -> Result | None:
+    """A result from the recipe's runs, at the cost that is stored; None where there are no runs."""
+    again = shown_again(RECIPES[name], RESULTS)
+    return None if again is None else replace(again, cost=stored["cost"])
 
 
 def _headlines(shown: Sequence[Mapping[str, Any]], headlines: Sequence[Sequence[str]]) -> str:
@@ -263,13 +272,30 @@ def _anchor(result: Mapping[str, Any]) -> str:
 
 def _costs(shown: Sequence[Mapping[str, Any]]) -> str:
     """The split of the time by figure."""
-    trained = [result for result in shown if result["cost"].get("runs")]
+    trained = {r["name"]: [r["cost"]["runs"], r["cost"]["training_s"]] for r in shown if r["cost"].get("runs")}
     if not trained:
         return ""
-    rows = [f"| {r['name']} | {r['cost']['runs']} | {r['cost']['training_s'] / 60:.1f} |" for r in trained]
-    runs, seconds = (sum(r["cost"][key] for r in trained) for key in ("runs", "training_s"))
+    for name, seconds in _counted_before(trained).items():
+        trained[name][0] -= len(seconds)
+        trained[name][1] -= sum(seconds)
+    rows = [f"| {name} | {runs} | {seconds / 60:.1f} |" for name, (runs, seconds) in trained.items()]
+    runs, seconds = map(sum, zip(*trained.values(), strict=True))
     table = "\n".join([*rows, f"| all | {runs} | {seconds / 60:.1f} |"])
     return f"## What it took\n\n| figure | runs that no figure before needed | minutes of training |\n|---|---:|---:|\n{table}"
+
+
+def _counted_before(names: Iterable[str]) -> dict[str, list[float]]:
+    """The seconds that each of the runs was trained which a figure counts and `beyond` did before.
+
+    One command counts a run once; these figures were made by a second command, which took them from the first.
+    """
+    settings, runs = read_runs(runs_file(RESULTS, RECIPES["beyond"]))
+    known = {run.folder.name: run.summary.wall_s or 0.0 for run in runs.values() if run.summary is not None}
+    found = {}
+    for name in (name for name in ("hindsight", "forecast") if name in names):
+        wanted = (fingerprint(scenario) for scenario in RECIPES[name].runs(settings).values())
+        found[name] = [known.pop(one) for one in wanted if one in known]
+    return found
 
 
 def _code(words: Iterable[str]) -> str:
@@ -284,7 +310,13 @@ def _listed(words: Iterable[str]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is out of date")
-    check = parser.parse_args(arguments).check
+    parser.add_argument("--results", action="store_true", help="write experiments/results again from its runs, too")
+    given = parser.parse_args(arguments)
+    check = given.check
+    for name in RECIPES if given.results and not check else ():
+        path = RESULTS / f"{name}.json"
+        if path.exists() and (again := made_again(name, json.loads(path.read_text(encoding="utf-8")))) is not None:
+            write_result(again, RESULTS)
     stale = False
     for page, made in ((DOCS / "scenario.md", text()), (DOCS / "results.md", results())):
         if not check:

@@ -113,9 +113,8 @@ def test_results_are_made_again_from_runs_that_are_there(
     shutil.copytree(ROOT / "experiments" / "results", results)
     shutil.copy(ROOT / "experiments" / "reasons.toml", tmp_path)
     monkeypatch.setattr(generate, "EXPERIMENTS", tmp_path)
-    line = (
-        "| 3-tier is faster than client-cloud SFL (time to 73%) | 4.6x | 4.7x (4.7 to 4.7), 95 %: 4.7 to 4.7 | holds |"
-    )
+    monkeypatch.setattr(generate, "RESULTS", results)
+    line = "| 3-tier is faster than client-cloud SFL (time to 73%) | 4.6x | 4.7x (4.7 to 4.7) | holds |"
     assert line not in generate.results()
     paces = {"3-tier": 1.0, "client-cloud": 4.7}
     found = {key: run([0.1, 0.4, *[0.79] * 8], paces.get(key[0], 2.0)) for key in RECIPES["fig2a"].runs(settings)}

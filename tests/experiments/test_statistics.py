@@ -58,6 +58,8 @@ def test_a_run_that_diverged_goes_on_as_the_untrained_model() -> None:
     assert [line.accuracy for line in evaluations(broken)] == [0.1, 0.4, 0.1, 0.1, 0.1, 0.1]
     assert total_bytes(evaluations(broken)[-1]) == 50
     assert end_s(broken) == 150 and time_to(broken, 0.4) == 30 and time_to(broken, 0.5) == inf
+    long = converged(run([0.1, 0.4], pace=3.0, ended=DIVERGED, rounds=1000))
+    assert not long.reached and long.time_s == 3000 and long.accuracy == pytest.approx(0.1)
 
 
 def test_ratios_are_by_seed_and_a_run_that_never_arrives_counts_with_its_end() -> None:
@@ -69,6 +71,16 @@ def test_ratios_are_by_seed_and_a_run_that_never_arrives_counts_with_its_end() -
     assert slowdown([never], [fast], 0.9).text() == "never, so more than 8.0x"
     assert slowdown([fast], [never], 0.9).text() == "target missed"
     assert slowdown([slow, never], [fast], 0.9) == Ratio((4.0,), 0)  # the first seed, which both have
+    assert slowdown([slow, never], [fast, fast], 0.9, "round") == Ratio((1.0, 2.0), 1)
+
+
+def test_few_seeds_may_not_tell() -> None:
+    ratios = [(2.0, 2.1), (0.40, 0.41), (0.5, 3.0), (5.0,), (0.0, 2.0), (0.0,)]
+    assert [Ratio(values, 0).surely_more for values in ratios] == [True, False, None, None, False, None]
+    bounds = [(2.0, 2.1), (0.40, 0.41)]
+    assert [Ratio(values, 2).surely_more for values in bounds] == [True, None]
+    spreads = [(2.0, 2.1), (-1.0, -1.0), (0.0, 0.0), (-1.0, 3.0), (5.0,)]
+    assert [Spread(values).surely_more for values in spreads] == [True, False, False, None, None]
     assert Ratio((1.0, 1.21), 0).text(2) == "1.10x (1.00 to 1.21)"
 
 

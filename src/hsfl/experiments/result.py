@@ -9,7 +9,16 @@ from typing import Any
 HOLDS, EXCEEDS, IN_PART, FAILS = "holds", "exceeds", "in part", "does not hold"
 #: The verdict on what goes further than the paper: measured, and not judged by it.
 PAST = "past the paper"
-VERDICTS = (HOLDS, EXCEEDS, IN_PART, FAILS, PAST)
+#: The verdict where too few seeds were run to tell.
+OPEN = "open"
+VERDICTS = (HOLDS, EXCEEDS, IN_PART, FAILS, OPEN, PAST)
+
+
+def all_of(shown: Sequence[bool | None]) -> str:
+    """The verdict on a claim of several comparisons, of which each is shown, or is not, or cannot be told (None)."""
+    if any(shown):
+        return HOLDS if all(shown) else IN_PART
+    return OPEN if None in shown else FAILS
 
 
 def judged(measured: float, low: float, high: float, paper: float, nothing: float = 0.0) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hsfl.experiments.confidence import confidence
-from hsfl.experiments.result import Panel, Series, judged
+from hsfl.experiments.result import EXCEEDS, OPEN, Panel, Series, judged
 from hsfl.experiments.store import DIVERGED
 from hsfl.records import RoundRecord
 from hsfl.runs.reading import Run, total_bytes
@@ -24,10 +24,15 @@ TOGETHER = 3
 MORE_ERROR = 1.25
 
 
+def diverged(run: Run) -> bool:
+    """Whether a run ended because its loss was no longer finite."""
+    return run.summary is not None and run.summary.ended == DIVERGED
+
+
 def evaluations(run: Run) -> list[RoundRecord]:
     """The evaluations of a run. A diverged run gets the missing ones: at its own pace, and as good as untrained."""
     lines = run.evaluations()
-    if run.summary is None or run.summary.ended != DIVERGED:
+    if not diverged(run):
         return lines
     every, last = run.scenario["execution"]["evaluate_every"], run.metrics[-1]
     later = range(lines[-1].round, run.scenario["stopping"]["rounds"], every)
@@ -76,7 +81,8 @@ def end_s(run: Run) -> float:
 @dataclass(frozen=True)
 class Converged:
     """Where a run converged: at the first evaluation that ends `WINDOW` ones whose mean gains less than 0.02 points on
-    the `WINDOW` before; the accuracy is that mean. A run that does not is taken at its end."""
+    the `WINDOW` before; the accuracy is that mean. A run that does not is taken at its end, and one that diverged never
+    converges."""
 
     accuracy: float
     time_s: float
@@ -86,7 +92,7 @@ class Converged:
 def converged(run: Run) -> Converged:
     lines = evaluations(run)
     accuracies = _accuracies(lines)
-    found = next((k for k in range(1, len(lines) + 1) if is_converged(accuracies[:k])), None)
+    found = next((k for k in range(1, len(lines) + 1) if is_converged(accuracies[:k]) and not diverged(run)), None)
     k = found or len(lines)
     window = accuracies[max(0, k - WINDOW) : k]
     return Converged(float(np.mean(window)), float(lines[k - 1].time_s), found is not None)
@@ -136,10 +142,17 @@ def gigabytes(line: RoundRecord) -> float:
     return total_bytes(line) / 1e9
 
 
+def _surely_more(interval: tuple[float, float], nothing: float, count: int) -> bool | None:
+    if count < 2 or interval[0] <= nothing < interval[1]:
+        return None
+    return interval[0] > nothing
+
+
 def _with_interval(text: str, interval: tuple[float, float], form: str, count: int) -> str:
     if count < 2 or not all(map(isfinite, interval)):
         return text
-    return f"{text}, 95 %: {interval[0]:{form}} to {interval[1]:{form}}"
+    low, high = (f"{end:{form}}" for end in interval)
+    return text if low == high else f"{text}, 95 %: {low} to {high}"
 
 
 @dataclass(frozen=True)
@@ -169,6 +182,11 @@ class Spread:
     def interval(self) -> tuple[float, float]:
         """The 95 % confidence interval of the mean over seeds; of one seed, the number."""
         return confidence(self.values) if not self.missed else (self.low, self.high)
+
+    @property
+    def surely_more(self) -> bool | None:
+        """Whether the mean is above 0 for sure, or for sure not; None where the seeds cannot tell."""
+        return _surely_more(self.interval, 0.0, len(self.values))
 
     def with_interval(self, digits: int = 1, sign: str = "-") -> str:
         """What `text` says, and the confidence interval."""
@@ -218,13 +236,28 @@ class Ratio:
         low, high = confidence(np.log(self.values))
         return float(np.exp(low)), float(np.exp(high))
 
+    @property
+    def surely_more(self) -> bool | None:
+        """Whether it is above 1 for sure, or for sure not; None where the seeds cannot tell."""
+        if not self.mean:  # the first does not get there
+            return None if len(self.values) < 2 else False
+        found = _surely_more(self.interval, 1.0, len(self.values))
+        return found or (None if self.never else found)  # a lower bound shows nothing else
+
     def with_interval(self, digits: int = 1) -> str:
-        """What `text` says, and the confidence interval."""
-        return _with_interval(self.text(digits), self.interval, f".{digits}f", len(self.values) if self.mean else 0)
+        """What `text` says, and the confidence interval, which lower bounds do not have."""
+        count = len(self.values) if self.mean and not self.never else 0
+        return _with_interval(self.text(digits), self.interval, f".{digits}f", count)
 
     def judged(self, paper: float) -> str:
-        """The verdict on "so many times as fast"."""
-        return judged(self.mean, *self.interval, paper, nothing=1.0)
+        """The verdict on "so many times as fast".
+
+        Lower bounds are judged by their mean. Where no seed gets there at all, a ratio would be without end.
+        """
+        if self.never and self.never == len(self.values):
+            return EXCEEDS if self.mean > 1 else OPEN
+        interval = (self.mean, self.mean) if self.never else self.interval
+        return judged(self.mean, *interval, paper, nothing=1.0)
 
     def text(self, digits: int = 1) -> str:
         if not self.mean:
@@ -237,12 +270,12 @@ class Ratio:
         return f"more than {text}" if self.never else text
 
 
-def slowdown(others: Sequence[Run], firsts: Sequence[Run], target: float) -> Ratio:
+def slowdown(others: Sequence[Run], firsts: Sequence[Run], target: float, count: str = "time_s") -> Ratio:
     values, never = [], 0
     for other, first in paired(others, firsts):
-        took, best = time_to(other, target), time_to(first, target)
+        took, best = time_to(other, target, count), time_to(first, target, count)
         if not isfinite(took):
             never += 1
-            took = end_s(other)
+            took = float(getattr(evaluations(other)[-1], count))
         values.append(took / best if isfinite(best) else 0.0)
     return Ratio(tuple(values), never)

@@ -18,7 +18,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from hsfl.errors import HsflError
-from hsfl.experiments.result import EXCEEDS, FAILS, HOLDS, IN_PART, PAST, Panel, Result, Series
+from hsfl.experiments.result import EXCEEDS, FAILS, HOLDS, IN_PART, OPEN, PAST, Panel, Result, Series
 from hsfl.files import write_whole
 from hsfl.problem.profile import FloatArray
 from hsfl.report.grid import Grid
@@ -34,7 +34,7 @@ ROWS_SHOWN = 40
 #: Why we think that a claim does or does not hold, by the names of the result and of the claim.
 Reasons = Mapping[str, Mapping[str, str]]
 _CLAIM = {"what": "claim", "paper": "the paper", "measured": "measured", "verdict": "verdict"}
-_VERDICTS = {HOLDS: "green", EXCEEDS: "green", IN_PART: "yellow", FAILS: "red", PAST: "blue"}
+_VERDICTS = {HOLDS: "green", EXCEEDS: "green", IN_PART: "yellow", FAILS: "red", OPEN: "cyan", PAST: "blue"}
 
 
 class Style(NamedTuple):
