@@ -356,12 +356,18 @@ def test_sweep(command, small):
     assert all(re.search(rf"^\s*{value}\s", text, flags=re.MULTILINE) for value in (1, 8, 64))
 
 
-def test_sweep_over_a_rate_shows_the_values_without_a_plan_too(command, small):
-    values = "tiers.device.uplink=1 Mbps,nonsense,100 Mbps"
+def test_sweep_shows_the_values_without_a_plan_too(command, small):
+    values = "tiers.device.memory=1 GB,1 kB,2 GB"
     found = read(command, "plan", small, "--sweep", values)["sweep"]
-    assert found[0]["objective_s"] > found[2]["objective_s"]
-    assert "nonsense" in found[1]["error"] and "objective_s" not in found[1]
+    assert found[0]["objective_s"] == found[2]["objective_s"]
+    assert "memory" in found[1]["error"] and "objective_s" not in found[1]
     assert "no plan" in said(command, "plan", small, "--sweep", values)
+
+
+def test_sweep_over_a_value_that_cannot_be_is_one_sentence(command, small):
+    ended = command("plan", small, "--sweep", "tiers.device.uplink=1 Mbps,nonsense,100 Mbps")
+    assert ended.code == 2 and ended.out == "" and ended.err.count("\n") == 1
+    assert 'uplink = "nonsense"' in ended.err
 
 
 def test_sweep_keeps_the_other_options(command, small):

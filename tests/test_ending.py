@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from pathlib import Path
@@ -28,6 +29,21 @@ def assert_one_sentence(ended: Ended) -> str:
     assert (ended.code, ended.out) == (2, "")
     assert re.fullmatch(r"hsfl: [^\n]+\n", ended.err) and "Traceback" not in ended.err, ended.err
     return ended.err
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
+)
+def test_threads_do_not_hold_busy_cores(given, found, command, monkeypatch):
+    """Before torch is there; a user's own settings stay."""
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert command("scenarios").code == 0
+    assert os.environ.get("GOMP_SPINCOUNT") == found
 
 
 # --- --debug ---

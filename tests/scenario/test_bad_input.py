@@ -208,7 +208,7 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "auto among codes to choose from": (
         {"tiers.0.code": {"up": ["int8", "auto"]}},
-        ["tiers.device.code", "no code of up"],
+        ["tiers.device.code", "write auto alone, or only the codes to choose from"],
     ),
     "nothing to choose from": ({"tiers.0.code": []}, ["tiers.device.code = []", "write one for all links"]),
     "a choice on a link that the top has not": (
@@ -426,7 +426,11 @@ BAD_CALLS: dict[str, tuple[list[str], list[str]]] = {
         ["only the exact method"],
     ),
     "time limit below 0": (["plan", "good.toml", "--time-limit", "-1"], ["--time-limit", "0"]),
-    "time limit in words": (["plan", "good.toml", "--time-limit", "long"], ["--time-limit", "number"]),
+    "time limit in words": (["plan", "good.toml", "--time-limit", "long"], ["--time-limit = long", "a number"]),
+    "too few seeds": (["reproduce", "fig8", "--seeds", "0"], ["--seeds = 0: it should be greater than or equal to 1"]),
+    "half a round": (["train", "good.toml", "--rounds", "2.5"], ["--rounds = 2.5: it should be a whole number"]),
+    "no figure, in a list": (["reproduce", "all", "fig8x", "--list"], ["fig8x: no such figure", "fig8"]),
+    "auto among codes": (["plan", "good.toml", "--code", "auto,int4"], ["write auto alone, or only the codes"]),
     "--sweep without =": (["plan", "good.toml", "--sweep", "seed"], ["--sweep seed", "FIELD=A,B,C"]),
     "--sweep without values": (["plan", "good.toml", "--sweep", "seed="], ["--sweep seed=", "FIELD=A,B,C"]),
     "--sweep of an unknown field": (

@@ -66,16 +66,16 @@ def reproduce(
     """Train, time and draw the experiments of the paper, and say claim by claim what holds."""
     from hsfl.experiments.recipes import RECIPES
 
+    figures = [name.lower() for name in figures or ()]
+    for name in figures:
+        if name not in (*RECIPES, "all"):
+            raise HsflError(f"{name}: no such figure{nearest(name, RECIPES)}; there are all, {', '.join(RECIPES)}")
     if list_:
         width = max(map(len, RECIPES))
         show("\n".join(f"{recipe.name:{width}}  {recipe.about}" for recipe in RECIPES.values()))
         return
     if not figures:
         raise HsflError(f"name what to reproduce: all, or some of {', '.join(RECIPES)}")
-    figures = [name.lower() for name in figures]
-    for name in figures:
-        if name not in (*RECIPES, "all"):
-            raise HsflError(f"{name}: no such figure{nearest(name, RECIPES)}; there are all, {', '.join(RECIPES)}")
     if out.exists() and not out.is_dir():
         raise HsflError(f"{out}: there is a file; choose another folder")
     chosen = [recipe for name, recipe in RECIPES.items() if name in figures or "all" in figures]

@@ -24,7 +24,7 @@ from hsfl.cli.common import (
     warnings_in_one_line,
 )
 from hsfl.cli.trust import TrustOption
-from hsfl.errors import HsflError
+from hsfl.errors import HsflError, InfeasibleError
 from hsfl.files import write_whole
 from hsfl.planner.result import PlanResult
 from hsfl.runs.profiling import profile_model
@@ -213,6 +213,9 @@ def _sweep(scenario: Scenario, text: str, options: dict[str, Any], plot: Path | 
         raise HsflError(f"--sweep {text}: write FIELD=A,B,C, as in training.batch_size=8,16,32")
     texts = split_values(values)
     points = list(zip(texts, api.plan_sweep(scenario, field.strip(), map(toml_or_text, texts), **options), strict=True))
+    for _, point in points:
+        if isinstance(point, HsflError) and not isinstance(point, InfeasibleError):
+            raise HsflError(f"--sweep {text}: {point}") from point
     if all(isinstance(point, HsflError) for _, point in points):
         raise HsflError(f"--sweep {text}: no value has a plan; the first: {points[0][1]}")
     names = scenario.tier_names

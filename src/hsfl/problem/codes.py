@@ -127,12 +127,16 @@ def checked_codes(given: object) -> GivenCodes:
 def _check_code(given: object, wrong: str | None) -> None:
     """ValueError unless a user has given a code, "auto", or a list of codes."""
     names = [given] if isinstance(given, str) else given
-    known = f"known are {', '.join(CODES)}, and {AUTO}, which leaves the choice to the planner"
+    known = f"known are {', '.join(CODES)}"
+    if isinstance(given, str) or not isinstance(names, list | tuple) or not names:
+        known += f", and {AUTO}, which leaves the choice to the planner"
     if not isinstance(names, list | tuple) or not names:
         raise ValueError(f"{wrong}; {known}")
     for name in names:
         if isinstance(given, str) and name == AUTO:
             continue
+        if name == AUTO:
+            raise ValueError(f"write {AUTO} alone, or only the codes to choose from")
         if not isinstance(name, str) or name not in CODES:
             raise ValueError(f"{wrong or f'{name!r} is no code to choose from'}; {known}")
 

@@ -24,13 +24,25 @@ def first_problem(error: ValidationError, raw: Mapping[str, Any]) -> str:
     if kind == "missing":
         described = _describe(loc)
         return f"{field} is missing; add it{f' ({described})' if described else ''}"
-    if kind in _IN_WORDS:
-        message = _IN_WORDS[kind].format(**problem.get("ctx", {}))
-        if kind == "model_type" and isinstance(problem["input"], str) and "name" in _section_at(loc).model_fields:
-            message = f"write it as a section: [{field}] with name = {_short(problem['input'])}"
-    else:
-        message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "it should be")
+    message = _words(problem)
+    if kind == "model_type" and isinstance(problem["input"], str) and "name" in _section_at(loc).model_fields:
+        message = f"write it as a section: [{field}] with name = {_short(problem['input'])}"
     return f"{field} = {_short(problem['input'])}: {message}"
+
+
+def value_problem(error: BaseException | None) -> str | None:
+    """The value of an option, and what would be right; None if the error is not one of a value."""
+    if not isinstance(error, ValidationError):
+        return None
+    problem = error.errors(include_url=False)[0]
+    return f"{problem['input']}: {_words(problem)}"
+
+
+def _words(problem: Any) -> str:
+    """What would be right."""
+    if problem["type"] in _IN_WORDS:
+        return _IN_WORDS[problem["type"]].format(**problem.get("ctx", {}))
+    return str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "it should be")
 
 
 #: Kinds of error that pydantic words for programmers.
@@ -41,6 +53,8 @@ _IN_WORDS = {
     "too_long": "it takes at most {max_length} of them, not {actual_length}",
     "string_pattern_mismatch": "use letters, digits, blanks, _ and -, and start with a letter or a digit",
     "int_type": "it should be a whole number",
+    "int_parsing": "it should be a whole number",
+    "float_parsing": "it should be a number",
     "int_from_float": "it should be a whole number",
     "float_type": "it should be a number",
     "string_type": "it should be text",
