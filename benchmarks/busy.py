@@ -3,7 +3,7 @@
     python benchmarks/busy.py [--rounds N] [--turns N] [--limit SECONDS]
 
 `hsfl train mnist-mini` alone, and beside as many computing processes as there are cores. GOMP_SPINCOUNT is 300,000
-where nobody sets it, and 10,000 where the command hsfl does.
+where nobody sets it, and 3,000 where the command hsfl does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 SETTINGS = {
     "GOMP_SPINCOUNT=300000": {"GOMP_SPINCOUNT": "300000"},
-    "GOMP_SPINCOUNT=10000": {"GOMP_SPINCOUNT": "10000"},
+    "GOMP_SPINCOUNT=3000": {"GOMP_SPINCOUNT": "3000"},
     "OMP_WAIT_POLICY=PASSIVE": {"OMP_WAIT_POLICY": "PASSIVE"},
     "OMP_NUM_THREADS=1": {"OMP_NUM_THREADS": "1"},
 }

@@ -33,7 +33,7 @@ def assert_one_sentence(ended: Ended) -> str:
 
 @pytest.mark.parametrize(
     ("given", "found"),
-    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
+    [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
 )
 def test_threads_do_not_hold_busy_cores(given, found, command, monkeypatch):
     """Before torch is there; a user's own settings stay."""

@@ -42,10 +42,11 @@ def test_planned_codes_are_told_where_they_change():
 
 def test_corrected_averages_are_proposed_where_they_pay():
     console = Console(file=io.StringIO(), width=200)
-    for gain in (1.02, 1.31):
+    for gains in ((1.02, 1.19, None), (1.1, 1.31, 1.0, None)):  # late plans, short of intervals, gain nothing
         line = LiveLine(console)
         line.folder = Path("runs/one")
-        line.on_plan(PlanRecord(round=0, cuts=[1], intervals=[2, 1], layers=6, corrected_gain=gain))
+        for gain in gains:
+            line.on_plan(PlanRecord(round=0, cuts=[1], intervals=[2, 1], layers=6, corrected_gain=gain))
         line.on_end(Summary(ended="rounds", rounds=9, accuracy=0.5, best_accuracy=0.5))
     told = [text for text in console.file.getvalue().splitlines() if "--averaging" in text]
-    assert told == ["Plans with  --averaging corrected  would be 1.3 times as fast, by the bound"]
+    assert told == ["Try  --averaging corrected: by the bound, plans would be up to 1.3 times as fast"]

@@ -24,13 +24,13 @@ from hsfl.version import __version__
 
 #: How often a thread of torch on a CPU looks for work before it sleeps. By default it looks on for so long that where
 #: something else computes on the same cores, training takes ten times as long and more; idle, this is as fast.
-SPIN = {"GOMP_SPINCOUNT": "10000"}
+SPIN = "3000"
 
 
 def main() -> None:
     """Run the command; whatever ends it early is one sentence on stderr and exit code 2, no traceback."""
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.update(SPIN | os.environ)
+        os.environ.setdefault("GOMP_SPINCOUNT", SPIN)
     factory.consent = trust.ask
     try:
         with lossy_output():

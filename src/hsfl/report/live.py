@@ -20,7 +20,7 @@ from hsfl.scenario.scenario import Scenario
 #: Rounds per second are those of about the last so many seconds.
 _WINDOW_S = 10.0
 #: Corrected averages are proposed where plans would be so many times as fast.
-_PAYS = 1.15
+_PAYS = 1.2
 
 
 class LiveLine(Callback):
@@ -40,8 +40,8 @@ class LiveLine(Callback):
         self.plan = ""
         self.kept = False
         """Whether the last plan was kept for want of a better one."""
-        self.gain: float | None = None
-        """How many times as fast the last plan would be with corrected averages."""
+        self.gain = 0.0
+        """The most times as fast that a plan would be with corrected averages: with them it would stay so."""
         self.pace = Pace(_WINDOW_S)
         self.live = None
         if self.console.is_terminal:
@@ -60,7 +60,7 @@ class LiveLine(Callback):
         plan += each_round(record.micro_batches)
         plan += "" if record.codes is None else f"; links {planned_codes(record.codes)}"
         news = plan != self.plan or (kept and not self.kept)  # a plan made again each time would fill the screen
-        self.plan, self.kept, self.gain = plan, kept, record.corrected_gain or self.gain
+        self.plan, self.kept, self.gain = plan, kept, max(self.gain, record.corrected_gain or 0.0)
         if news:
             why = f" (kept: {record.kept})" if kept else ""
             self._print(f"  plan after round {record.round}: {plan}{why}")
@@ -89,8 +89,8 @@ class LiveLine(Callback):
             f"{_time(summary.time_s, self.record.planned_s if self.record else None)} "
             f"({format_seconds(summary.wall_s or 0.0)} here){f': {said}' if said else ''}"
         )
-        if self.gain is not None and self.gain >= _PAYS:
-            self._print(f"Plans with  --averaging corrected  would be {self.gain:.2g} times as fast, by the bound")
+        if self.gain >= _PAYS:
+            self._print(f"Try  --averaging corrected: by the bound, plans would be up to {self.gain:.2g} times as fast")
         if summary.late:
             self._print(f"Left out of rounds for being late: {left_out(summary.late)}")
         self._print(f"Look at it with  hsfl report {self.folder}")
