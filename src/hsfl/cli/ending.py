@@ -81,9 +81,9 @@ def _sentence(error: Exception, debug: bool) -> str:
 
 def _usage(error: Any) -> str:
     """What is wrong with how the command was called."""
-    if (found := value_problem(error.__cause__)) is None:
-        return " ".join(error.format_message().split())
-    return f"{error.param.opts[0]} = {found}"
+    found = value_problem(error.__cause__)
+    said = error.format_message() if found is None else f"{error.param.opts[0]} = {found}"
+    return " ".join(said.split())
 
 
 def _debugging() -> bool:

@@ -41,7 +41,7 @@ class LiveLine(Callback):
         self.kept = False
         """Whether the last plan was kept for want of a better one."""
         self.gain = 0.0
-        """The most times as fast that a plan would be with corrected averages: with them it would stay so."""
+        """How many times as fast a plan would be with corrected averages: the most of all plans."""
         self.pace = Pace(_WINDOW_S)
         self.live = None
         if self.console.is_terminal:
