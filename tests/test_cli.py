@@ -250,6 +250,18 @@ def test_micro_batches_are_given_or_planned(command, small):
     assert ended.code != 0 and "it plans no training.micro_batches; give a number" in ended.err
 
 
+def test_a_mini_batch_in_chunks(command, small):
+    planned = hsfl.plan(hsfl.load_scenario(small, {"training.chunks": 4}))
+    assert read(command, "plan", small, "--chunks", "4")["objective_s"] == planned.objective_s
+    assert planned.objective_s < hsfl.plan(small).objective_s
+    assert "with the mini-batch in 4 chunks in a pipeline" in said(command, "plan", small, "--chunks", "4")
+    both = ("--chunks", "4", "--micro-batches", "2")
+    assert "with 2 mini-batches of 4 chunks each in a pipeline" in said(command, "plan", small, *both)
+    ended = command("plan", small, "--chunks", "3")
+    assert ended.code == 2
+    assert "training.chunks = 3: a mini-batch of training.batch_size = 4 samples has no so many equal" in ended.err
+
+
 def test_allow_empty_tiers(command, tmp_path):
     """An edge much slower than the devices is best left to relay."""
     path = write(tmp_path, changed({"tiers.1.compute": "1 MFLOPS"}), "slow-edge.toml")
@@ -564,6 +576,7 @@ def test_plan_help_names_every_option(command):
         "plot",
         "json",
         "micro-batches",
+        "chunks",
     ):
         assert f"--{option}" in text
     assert "--time-limit" in text

@@ -120,6 +120,14 @@ def test_coded_links_make_rounds_short_and_cost_no_accuracy() -> None:
         assert accuracy[coded] > accuracy[plain] - points
 
 
+def test_chunks_shorten_every_run_of_beyond_by_as_much_as_rounds_of_them() -> None:
+    whole, four = (
+        {label: float(text) for label, text in column("chunks", "trained", "ms per", chunks=n).items()} for n in (1, 4)
+    )
+    assert {k: str(round(v)) for k, v in whole.items()} == column("beyond", "trained", "ms per")
+    assert all(whole[label] > 1.1 * four[label] for label in whole)
+
+
 def test_planned_is_faster_than_full_synchronisation_and_any_fixed_plan() -> None:
     seconds = {label: float(text) for label, text in column("beyond", "trained", "s to").items()}
     assert seconds["full sync"] > 1.5 * seconds["planned"]

@@ -48,6 +48,8 @@ def problem_of(seed: int, kind: str) -> tuple[Problem, bool]:
         problem = with_planned_codes(rng, problem, 2)
     if rng.integers(2):
         problem = with_memory_limits(rng, problem)
+    if kind == "chunks":
+        problem = replace(problem, batch_size=3 * problem.batch_size, chunks=3)
     return replace(problem, micro_batch_choices=CHOICES), bool(rng.integers(2))
 
 
@@ -57,7 +59,7 @@ def tried(problem: Problem, allow_empty: bool) -> dict[int, Best]:
     return {k: best for k, best in found.items() if best is not None}
 
 
-@pytest.mark.parametrize("kind", ["plain", "cohorts", "codes"])
+@pytest.mark.parametrize("kind", ["plain", "chunks", "cohorts", "codes"])
 def test_against_exhaustive_search(kind: str) -> None:
     """Of each number the proven optimum, by table and by search; of all of them the best, with the proof."""
     chosen = set()

@@ -163,7 +163,9 @@ def test_the_plan_is_shown_with_its_tail(command) -> None:
     assert len({tier["colour"] for tier in tiers}) == 4
 
 
-@pytest.mark.parametrize("several", [2, "auto", [1, 2]])
-def test_a_round_has_one_mini_batch(several: object) -> None:
-    with pytest.raises(ScenarioError, match=r'training\.micro_batches = .*: with labels = "devices" a round has one'):
-        hsfl.load_scenario("mnist-mini", {"training.labels": "devices", "training.micro_batches": several})
+@pytest.mark.parametrize(
+    ("field", "several"), [("micro_batches", 2), ("micro_batches", "auto"), ("micro_batches", [1, 2]), ("chunks", 4)]
+)
+def test_a_round_has_one_mini_batch_in_one_piece(field: str, several: object) -> None:
+    with pytest.raises(ScenarioError, match=rf'training\.{field} = .*: with labels = "devices" a round has one'):
+        hsfl.load_scenario("mnist-mini", {"training.labels": "devices", f"training.{field}": several})

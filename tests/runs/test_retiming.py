@@ -40,6 +40,7 @@ KINDS = {
     "PSL": {"strategy.name": "PSL", "strategy.cuts": [1, 3]},
     "fixed": FIXED,
     "several mini-batches": FIXED | {"training.micro_batches": 3},
+    "in chunks": FIXED | {"training.chunks": 2},
     "planned mini-batches": {
         "training.micro_batches": [1, 3],
         "strategy.drift": "refined",

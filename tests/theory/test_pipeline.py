@@ -1,4 +1,4 @@
-"""Several mini-batches in a round: the clock's formula against a pipeline that is run event by event."""
+"""Several mini-batches in a round, or one in chunks: the clock against a pipeline that is run event by event."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from hsfl.theory.latency import (
 from tests.zoo import cut_vectors, latencies_by_cohorts, random_problem, with_cohort
 
 
-def some_problem(seed: int, count: int) -> Problem:
+def some_problem(seed: int, count: int, chunks: int = 1) -> Problem:
     rng = np.random.default_rng(seed)
     tiers = int(rng.integers(2, 5))
     problem = random_problem(rng, num_tiers=tiers, num_layers=tiers + 2, num_clients=6, single_top=bool(seed % 2))
     profile = replace(problem.profile, backward_flops=problem.profile.forward_flops * rng.uniform(0.2, 4, tiers + 2))
-    return replace(problem, profile=profile, micro_batches=count)
+    batch = chunks * problem.batch_size
+    return replace(problem, profile=profile, micro_batches=count, batch_size=batch, chunks=chunks)
 
 
 def piped(stages: list[float], ready: list[float]) -> list[float]:
-    """When each mini-batch leaves the last of some stages, which take them one by one as they come."""
+    """When each chunk leaves the last of some stages, which take them one by one as they come."""
     for seconds in stages:
         free, left = 0.0, []
         for came in ready:
@@ -45,7 +46,8 @@ def piped(stages: list[float], ready: list[float]) -> list[float]:
 
 def simulated(problem: Problem, cuts: np.ndarray, client: int) -> tuple[float, float]:
     """T_n and when all is at the top, of stages made from rates and layers: nothing of the formula is used."""
-    system, profile, b = problem.system, problem.profile, problem.batch_size
+    system, profile, b = problem.system, problem.profile, problem.batch_size / problem.chunks
+    pieces = problem.micro_batches * problem.chunks
     edges, up, down = [0, *cuts.tolist(), problem.num_layers], [], []
     for m, tier in enumerate(system.tiers):
         host = system.hosts[m][client]
@@ -57,15 +59,15 @@ def simulated(problem: Problem, cuts: np.ndarray, client: int) -> tuple[float, f
             last, sent = edges[m + 1] - 1, b if edges[m + 1] < problem.num_layers else 0  # nothing to an empty top
             up.append(sent * profile.activation_bits[last] * share / tier.uplink_bps[host])
             down.append(sent * profile.gradient_bits[last] * share / tier.downlink_bps[host])
-    start = [0.0] * problem.micro_batches
+    start = [0.0] * pieces
     at_top = piped(up, start)[-1]
-    return piped(down[::-1], [at_top] * problem.micro_batches)[-1], piped(up[:-1], start)[-1]
+    return piped(down[::-1], [at_top] * pieces)[-1], piped(up[:-1], start)[-1]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_the_clock_is_that_of_a_pipeline(count: int) -> None:
+@pytest.mark.parametrize(("count", "chunks"), [(1, 1), (2, 1), (3, 1), (7, 1), (1, 4), (2, 3)])
+def test_the_clock_is_that_of_a_pipeline(count: int, chunks: int) -> None:
     for seed in range(12):
-        problem = some_problem(seed, count)
+        problem = some_problem(seed, count, chunks)
         for cuts in cut_vectors(problem, True)[:: seed + 1]:
             truth = np.array([simulated(problem, cuts, n) for n in range(problem.system.num_clients)]).T
             slowness = problem.system.slowness
@@ -77,11 +79,11 @@ def test_the_clock_is_that_of_a_pipeline(count: int) -> None:
             assert total == pytest.approx(truth[0].max(), rel=1e-12) == parts.total_s
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_what_planners_see_is_the_same(count: int) -> None:
+@pytest.mark.parametrize(("count", "chunks"), [(1, 1), (2, 1), (5, 1), (1, 2), (3, 2)])
+def test_what_planners_see_is_the_same(count: int, chunks: int) -> None:
     """Virtual clients as columns, and the sums by cuts of them, take as long as the clients."""
     for seed in range(8):
-        problem = some_problem(seed, count)
+        problem = some_problem(seed, count, chunks)
         cuts = cut_vectors(problem, True)
         seen, truth = columns(problem, problem.system.slowness), split_latency(problem, cuts)
         assert slowest_latency(demands(problem, cuts), seen) == pytest.approx(truth, rel=1e-12)
@@ -93,7 +95,7 @@ def test_what_planners_see_is_the_same(count: int) -> None:
 def test_the_expected_slowest_of_a_cohort_is_the_mean_over_cohorts() -> None:
     rng = np.random.default_rng(3)
     for seed in range(4):
-        problem = with_cohort(rng, some_problem(seed, 3), 3)
+        problem = with_cohort(rng, some_problem(seed, 3 - 2 * (seed % 2), 1 + seed % 2), 3)
         for cuts in cut_vectors(problem, False)[:4]:
             truth, _ = latencies_by_cohorts(problem, cuts)
             assert float(split_latency(problem, cuts)) == pytest.approx(truth, rel=1e-12)
@@ -119,3 +121,17 @@ def test_memory_and_noise() -> None:
         assert drift(one) - drift(four) == pytest.approx(0.75 * random, rel=1e-9, abs=1e-18)
     ones = np.ones(one.system.num_tiers)
     assert margin(four, cuts, ones) - margin(one, cuts, ones) == pytest.approx(0.75 * noise_floor(one), rel=1e-9)
+
+
+def test_chunks_cost_time_alone() -> None:
+    """More of them never take longer, nor less than the slowest stages; memory, noise and drift stay what they are."""
+    whole = some_problem(2, 1, 4)
+    one, cuts = replace(whole, chunks=1), cut_vectors(whole, False)
+    pieces = {count: replace(whole, chunks=count) for count in (1, 2, 4)}
+    seconds = [split_latency(problem, cuts) for problem in pieces.values()]
+    assert np.all(seconds[0] > seconds[1]) and np.all(seconds[1] > seconds[2])
+    for problem in pieces.values():
+        assert np.array_equal(client_memory(problem, cuts), client_memory(one, cuts))
+        assert noise_floor(problem) == noise_floor(one)
+        for drift in (paper_drift, refined_drift):
+            assert np.array_equal(drift(problem), drift(one))

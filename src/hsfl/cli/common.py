@@ -63,6 +63,15 @@ MicroBatchesOption = Annotated[
         "in 1,2,4, planned among these.",
     ),
 ]
+ChunksOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="C",
+        help="Equal parts in which a mini-batch goes through the tiers, which then work at the same time: shorter "
+        "rounds, the same training.",
+    ),
+]
 DebugOption = Annotated[
     bool, typer.Option("--debug", help="Show the whole traceback of whatever ends the command early.")
 ]

@@ -11,6 +11,7 @@ import typer
 from hsfl import api, factory
 from hsfl.cli.common import (
     AveragingOption,
+    ChunksOption,
     CodeOption,
     DebugOption,
     MicroBatchesOption,
@@ -45,6 +46,7 @@ def plan(
     method: Annotated[str, typer.Option(help="exact: the proven optimum; bcd: the paper's Algorithm 2.")] = "exact",
     averaging: AveragingOption = None,
     micro_batches: MicroBatchesOption = None,
+    chunks: ChunksOption = None,
     code: CodeOption = None,
     set_: SetOption = None,
     allow_empty_tiers: Annotated[
@@ -74,7 +76,11 @@ def plan(
     debug: DebugOption = False,
 ) -> None:
     """Find the best cuts and intervals for a scenario."""
-    fields = {"training.averaging": averaging, "training.micro_batches": listed(micro_batches, toml_or_text)}
+    fields = {
+        "training.averaging": averaging,
+        "training.micro_batches": listed(micro_batches, toml_or_text),
+        "training.chunks": chunks,
+    }
     loaded = api.load_scenario(scenario, overridden(fields, code, set_))
     options = {
         "method": method,

@@ -14,6 +14,7 @@ import typer
 from hsfl import api
 from hsfl.cli.common import (
     AveragingOption,
+    ChunksOption,
     CodeOption,
     DebugOption,
     MicroBatchesOption,
@@ -109,6 +110,7 @@ def train(
     local_steps: LocalStepsOption = None,
     averaging: AveragingOption = None,
     micro_batches: MicroBatchesOption = None,
+    chunks: ChunksOption = None,
     backend: Annotated[str | None, typer.Option(help="stacked (fast) or reference (reads like the paper).")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, tf32 (CUDA only) or bf16.")] = None,
@@ -138,6 +140,7 @@ def train(
         "strategy.local_steps": local_steps,
         "training.averaging": averaging,
         "training.micro_batches": listed(micro_batches, toml_or_text),
+        "training.chunks": chunks,
         "execution.backend": backend,
         "execution.device": device,
         "execution.precision": precision,

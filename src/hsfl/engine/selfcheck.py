@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from hsfl.engine.backend import Backend
 from hsfl.engine.losses import Loss, cross_entropy
@@ -59,6 +60,17 @@ def check_by_client(
             if not differ(torch.float64):  # so it was rounding
                 return
         raise ModelError(_reason(layers, inputs, device))
+
+
+def check_in_chunks(layers: Sequence[nn.Module], chunks: int) -> None:
+    """ModelError where a mini-batch that goes through the tiers in chunks is learnt from otherwise than a whole one."""
+    for number, layer in enumerate(layers if chunks > 1 else (), 1):
+        if any(isinstance(module, _BatchNorm) for module in layer.modules()):
+            raise ModelError(
+                f"layer {number}: training.chunks = {chunks}, and batch normalisation has the statistics of what it is "
+                "given at once; use a normalisation of single samples, or training.micro_batches with a smaller "
+                "training.batch_size"
+            )
 
 
 def _updates(

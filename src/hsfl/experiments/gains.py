@@ -38,7 +38,7 @@ AIMS = {
 POINTS = 0.7
 #: How much longer than the best fixed plan a planned run may take.
 LONGER = 0.05
-_NUMBERS = ("target", "s to target", "rounds to it", "ms per round", "final accuracy (%)")
+NUMBERS = ("target", "s to target", "rounds to it", "ms per round", "final accuracy (%)")
 _HOW = (
     "Planned: cuts and intervals by HSFL, drift weighed against the loss of the moment. The target allows "
     f"{MORE_ERROR} times the final error of full synchronisation at its best cuts, unplanned and uncoded; ms per round "
@@ -82,7 +82,7 @@ def beyond(settings: Settings, found: Found) -> Result:
         for label, runs in of.items():
             ratio = gains[label][word] = slowdown(of[FULL_SYNC], runs, target)
             sent = Spread(tuple(gigabytes(evaluations(run)[-1]) for run in runs))
-            rows.append([word, label, *_numbers(runs, target), ratio.text(2), sent.text(2), _last_plan(runs[0])])
+            rows.append([word, label, *numbers(runs, target), ratio.text(2), sent.text(2), _last_plan(runs[0])])
         for label, aims in AIMS.items():
             claims += _claims(label, of, target, aims[partition], word)
         sooner = slowdown(of[CODED_SYNC], of[TOGETHER], target)
@@ -98,7 +98,7 @@ def beyond(settings: Settings, found: Found) -> Result:
         "beyond",
         f"Planning, corrected averages and coded links against full synchronisation ({settings.dataset})",
         [*panels, _bars(gains)],
-        ["partition", "trained", *_NUMBERS, "times as fast as full sync", "sent (GB)", "last plan"],
+        ["partition", "trained", *NUMBERS, "times as fast as full sync", "sent (GB)", "last plan"],
         rows,
         claims,
         [
@@ -142,8 +142,8 @@ def _bars(gains: dict[str, dict[str, Ratio]]) -> Panel:
     return Panel("time to target", "", "times as fast as full sync", series, kind="bar")
 
 
-def _numbers(runs: list[Run], target: float) -> list[str]:
-    """The columns `_NUMBERS` for the runs of all seeds."""
+def numbers(runs: list[Run], target: float) -> list[str]:
+    """The columns `NUMBERS` for the runs of all seeds."""
     pace = Spread(tuple(1000 * run.metrics[-1].time_s / run.metrics[-1].round for run in runs))
     times, rounds = times_to(runs, target), times_to(runs, target, "round")
     return [f"{target:.0%}", times.text(0), rounds.text(0), pace.text(0), finals(runs).text(2)]
@@ -178,16 +178,16 @@ def hindsight(settings: Settings, found: Found) -> Result:
         fixed_plans = {key[1:]: run for key, run in found.items() if key[0] == partition and len(key) == 3}
         target = target_of([next(iter(fixed_plans.values()))])
         panels.append(_by_intervals(word, fixed_plans, target, time_to(planned, target)))
-        rows.append([word, PLANNED, "", *_numbers([planned], target), "1.00x", _last_plan(planned)])
+        rows.append([word, PLANNED, "", *numbers([planned], target), "1.00x", _last_plan(planned)])
         for (cuts, intervals), run in fixed_plans.items():
             times = slowdown([run], [planned], target).text(2)
-            rows.append([word, str(cuts), str(intervals), *_numbers([run], target), times, ""])
+            rows.append([word, str(cuts), str(intervals), *numbers([run], target), times, ""])
         claims.append(_in_hindsight(planned, fixed_plans, target, word))
     return Result(
         "hindsight",
         f"Planned against a grid of fixed plans ({settings.dataset})",
         panels,
-        ["partition", "cuts", "intervals", *_NUMBERS, "times planned's", "last plan"],
+        ["partition", "cuts", "intervals", *NUMBERS, "times planned's", "last plan"],
         rows,
         claims,
         [

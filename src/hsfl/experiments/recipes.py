@@ -10,6 +10,7 @@ from hsfl.experiments import (
     draws,
     forecasts,
     gains,
+    in_chunks,
     motivation,
     paper_step,
     planning,
@@ -50,6 +51,13 @@ RECIPES = {
         Recipe("step", "the paper's step and its intervals", paper_step.step, paper_step.step_runs),
         Recipe("drift", "predicted against measured drift", planning.drift, planning.drift_runs, True),
         Recipe("beyond", "corrected averages and coded links", gains.beyond, gains.beyond_runs),
+        Recipe(
+            "chunks",
+            "the runs of beyond with mini-batches in chunks",
+            in_chunks.beyond_in_chunks,
+            gains.beyond_runs,
+            runs_of="beyond",
+        ),
         Recipe(
             "hindsight",
             "planned against a grid of fixed plans",

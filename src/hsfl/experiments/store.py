@@ -124,7 +124,7 @@ def task(scenario: Scenario) -> str:
         {
             "model": spec.model.model_dump(exclude_defaults=True),
             "data": spec.data and spec.data.model_dump(exclude_defaults=True),
-            "training": spec.training.model_dump(exclude={"seed"}, exclude_defaults=True),
+            "training": spec.training.model_dump(exclude={"seed", "chunks"}, exclude_defaults=True),
             "participation": spec.participation.model_dump(exclude_defaults=True),
             "execution": spec.execution.model_dump(exclude=_ASIDE, exclude_defaults=True),
             "seed": seed,

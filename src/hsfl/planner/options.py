@@ -48,7 +48,7 @@ class Options:
     """
 
     bits: FloatArray
-    """(2, M-1, U, L): of a mini-batch up and down, if the cut lies after the layer."""
+    """(2, M-1, U, L): of a chunk up and down, if the cut lies after the layer."""
     noise: FloatArray
     """(2, M-1, U, L): what the code takes of the margin."""
     works: FloatArray
@@ -59,7 +59,7 @@ class Options:
     def from_problem(cls, problem: Problem, slowness: FloatArray, *, plan_codes: bool = True) -> Options:
         """`plan_codes`: among the codes that are allowed; else only those in force."""
         if not (plan_codes and problem.system.plans_codes) and problem.constants.coding_noise is None:
-            bits = problem.batch_size * np.stack((problem.uplink_bits, problem.downlink_bits))[:, :, None]
+            bits = problem.chunk_samples * np.stack((problem.uplink_bits, problem.downlink_bits))[:, :, None]
             return cls(bits, np.zeros_like(bits), works(problem), slowness)
         links = ("up", "down")
         codes = [
@@ -74,7 +74,7 @@ class Options:
         every, noise = [], []
         for link, tiers in zip(links, each, strict=True):
             used = {code for own in tiers for code in own}
-            sent = {code: problem.batch_size * problem.crossing_bits(link, code) for code in used}
+            sent = {code: problem.chunk_samples * problem.crossing_bits(link, code) for code in used}
             lost = {code: crossing_noise(problem, link, code) for code in used}
             every.append([[sent[code] for code in own] for own in tiers])
             noise.append([[lost[code] for code in own] for own in tiers])

@@ -97,6 +97,8 @@ class Problem:
     """k: the mini-batches of every client in a round, whose gradients are accumulated; pipelined through the tiers."""
     micro_batch_choices: tuple[int, ...] | None = None
     """The numbers that a planner may choose from; None where the number is given."""
+    chunks: int = 1
+    """In how many parts a mini-batch goes through the tiers; its gradient is their mean, so only time depends on it."""
 
     def __repr__(self) -> str:
         return f"<Problem {self.name}: {len(self.profile)} layers over {self.system.names}>"
@@ -120,6 +122,16 @@ class Problem:
         """The same problem with so many mini-batches in a round."""
         return self if count == self.micro_batches else replace(self, micro_batches=count)
 
+    @property
+    def chunks_per_round(self) -> int:
+        """How many chunks of every client go through the tiers one after the other."""
+        return self.micro_batches * self.chunks
+
+    @property
+    def chunk_samples(self) -> int:
+        """The samples of a chunk."""
+        return self.batch_size // self.chunks
+
     def without_top_tier(self) -> Problem:
         """The same problem for the system whose second highest tier is the top."""
         zeta, correction = self.constants.gradient_dissimilarity, self.constants.drift_correction
@@ -140,13 +152,13 @@ class Problem:
 
     @cached_property
     def work_flops(self) -> FloatArray:
-        """(L+1,): FLOPs of the first l layers for one mini-batch, forward and backward (W_l = rho_l + varpi_l)."""
-        return cumulative(self.batch_size * (self.profile.forward_flops + self.profile.backward_flops))
+        """(L+1,): FLOPs of the first l layers for one chunk, forward and backward (W_l = rho_l + varpi_l)."""
+        return cumulative(self.chunk_samples * (self.profile.forward_flops + self.profile.backward_flops))
 
     @cached_property
     def pass_flops(self) -> FloatArray:
         """(2, L+1): the same of the forward and of the backward pass alone."""
-        return cumulative(self.batch_size * np.stack((self.profile.forward_flops, self.profile.backward_flops)))
+        return cumulative(self.chunk_samples * np.stack((self.profile.forward_flops, self.profile.backward_flops)))
 
     @property
     def gradient_variance(self) -> FloatArray:

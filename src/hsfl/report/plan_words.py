@@ -82,8 +82,10 @@ def system_text(problem: Problem) -> str:
 def slowest_text(problem: Problem, e: Evaluation) -> str:
     """Whose round it is that a plan's time is made of."""
     clients, participants = problem.system.num_clients, problem.system.participants
-    count = e.plan.micro_batches or problem.micro_batches
-    piped = "" if count == 1 else f", with {count:,} mini-batches in a pipeline"
+    count, chunks = e.plan.micro_batches or problem.micro_batches, problem.chunks
+    whole = f"{count:,} mini-batches" if count > 1 else "the mini-batch"
+    pieces = f" in {chunks:,} chunks" if count == 1 else f" of {chunks:,} chunks each"
+    piped = "" if count * chunks == 1 else f", with {whole}{pieces if chunks > 1 else ''} in a pipeline"
     if not problem.system.sampled:
         return f"the slowest client (client {e.slowest_client + 1:,} of {clients:,}){piped}"
     slowest = "one" if participants == 1 else f"the slowest of {participants:,}"

@@ -112,13 +112,15 @@ def step_schedule(scenario: Scenario) -> StepSchedule | None:
 
 
 def check_micro_batches(scenario: Scenario, strategy: Strategy, *, machines: bool) -> None:
-    """ScenarioError where rounds cannot have so many mini-batches, or their number cannot be planned."""
-    problem, given = scenario.training_problem, toml_value(scenario.spec.training.micro_batches)
-    if machines and (problem.micro_batch_choices is not None or problem.micro_batches > 1):
-        raise ScenarioError(
-            f"training.micro_batches = {given}: machines train on one mini-batch in a round; remove it, or simulate it "
-            "with hsfl train"
-        )
+    """ScenarioError where rounds cannot have so many mini-batches or chunks, or their number cannot be planned."""
+    problem, training = scenario.training_problem, scenario.spec.training
+    given = toml_value(training.micro_batches)
+    for field in ("micro_batches", "chunks") if machines else ():
+        if getattr(training, field) != 1:
+            raise ScenarioError(
+                f"training.{field} = {toml_value(getattr(training, field))}: machines train on one mini-batch in a "
+                "round, in one piece; remove it, or simulate it with hsfl train"
+            )
     if problem.constants.by_loss and getattr(strategy, "plans_micro_batches", False):
         raise ScenarioError(
             f'training.micro_batches = {given}: it cannot be planned with strategy.drift = "energy", which does not '

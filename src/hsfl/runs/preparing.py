@@ -22,7 +22,7 @@ from hsfl.engine.asking import proposed
 from hsfl.engine.averaging import RULES
 from hsfl.engine.losses import LOSSES, are_classes, cross_entropy, targets_of
 from hsfl.engine.running import run_layer
-from hsfl.engine.selfcheck import check_by_client
+from hsfl.engine.selfcheck import check_by_client, check_in_chunks
 from hsfl.engine.sharded import ShardedBackend
 from hsfl.engine.sharding import Processes
 from hsfl.errors import HsflError, ScenarioError
@@ -139,6 +139,7 @@ def prepare(
             raise ScenarioError(
                 f"the model has {len(layers)} layers, its profile {problem.num_layers}; measure it again"
             )
+        check_in_chunks(layers, training.chunks)
         check_by_client(layers, inputs, expected, device, together=backend.together, loss=minimised.loss)
         made = backend(
             layers,

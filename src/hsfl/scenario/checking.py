@@ -30,11 +30,17 @@ def checked_spec(raw: Mapping[str, Any], source: str) -> ScenarioFile:
         raise ScenarioError(
             f"{source}: model.input_shape is missing; a factory needs it, such as input_shape = [3, 32, 32]"
         )
-    if spec.training.labels == "devices" and spec.training.micro_batches != 1:
+    training = spec.training
+    for field in ("micro_batches", "chunks") if training.labels == "devices" else ():
+        if (given := getattr(training, field)) != 1:
+            raise ScenarioError(
+                f'{source}: training.{field} = {toml_value(given)}: with labels = "devices" a round has one mini-batch '
+                "in one piece, for a device's first and last layers cannot work on several at once; remove one of them"
+            )
+    if training.batch_size % training.chunks:
         raise ScenarioError(
-            f'{source}: training.micro_batches = {toml_value(spec.training.micro_batches)}: with labels = "devices" a '
-            "round has one mini-batch, for a device's first and last layers cannot work on several at once; remove one "
-            "of them"
+            f"{source}: training.chunks = {training.chunks}: a mini-batch of training.batch_size = "
+            f"{training.batch_size} samples has no so many equal parts; give a divisor of it"
         )
     names = tier_names(spec)
     if repeated := [n for n in names if names.count(n) > 1]:

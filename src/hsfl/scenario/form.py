@@ -20,7 +20,7 @@ from hsfl.scenario.toml_format import toml_value
 
 #: The fields of every section, in the order in which they are shown.
 TURNED = {
-    "training": ("batch_size", "micro_batches", "learning_rate", "optimizer", "averaging", "labels"),
+    "training": ("batch_size", "micro_batches", "chunks", "learning_rate", "optimizer", "averaging", "labels"),
     "participation": ("cohort",),
     "convergence": ("target", "rounds", "slack", "smoothness", "initial_gap", "drift"),
     "tiers": (

@@ -61,7 +61,8 @@ class Scenario:
         training = self.spec.training
         kept = "; labels on the devices" if training.labels == "devices" else ""
         several = "" if training.micro_batches == 1 else f" × {toml_value(training.micro_batches)}"
-        batch = f"batch {training.batch_size}{several}"
+        chunks = "" if training.chunks == 1 else f" in {training.chunks} chunks"
+        batch = f"batch {training.batch_size}{several}{chunks}"
         note = f"Model {self._model}; {batch}, learning rate {training.learning_rate:g}{kept}."
         title = f"{self.name}: {self.spec.description}" if self.spec.description else self.name
         return table(title, rows, ["tier", *(field.replace("_", " ") for field in used)], note)
@@ -219,6 +220,7 @@ class Scenario:
             averaging=training.averaging,
             micro_batches=training.fewest_micro_batches,
             micro_batch_choices=training.micro_batch_choices,
+            chunks=training.chunks,
         )
 
     def _with_constants(self, drift: str) -> Problem:

@@ -60,6 +60,14 @@ class TrainingSection(Section):
         "one while others are on their way. A number; auto: planned, from 1 to 16; or a list such as [1, 2, 4], "
         "planned among these.",
     )
+    chunks: int = Field(
+        1,
+        ge=1,
+        le=10**9,
+        description="In how many equal parts a mini-batch goes through the tiers, which then work at the same time; "
+        "its gradient is the mean of theirs, so that rounds get shorter and training stays as it is. Divides "
+        "batch_size.",
+    )
     learning_rate: Positive = Field(
         description="Step of an update; with momentum counted (below) it must be at most 1/smoothness."
     )

@@ -14,14 +14,14 @@ from hsfl.problem.topology import edges
 from hsfl.theory.pipeline import as_sums, by_stage, pipelined_latency, virtual_clients
 
 #: How many latencies `split_latency` holds in memory at once.
-_CHUNK = 1 << 22
+_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True)
 class RoundParts:
     """Where clients' rounds spend their time, in seconds; the last axis is the tier.
 
-    Of several mini-batches: of the first, and of the others where they hold it up, in the slowest stage up and down.
+    Of several chunks: of the first, and of the others where they hold it up, in the slowest stage up and down.
     """
 
     compute_s: FloatArray
@@ -39,35 +39,35 @@ class RoundParts:
 
 
 def demands(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
-    """What a mini-batch of each plan asks of every client: (..., 3M-2), FLOPs per tier, bits up and down per cut.
+    """What a chunk asks of every client by each plan: (..., 3M-2), FLOPs per tier, bits up and down per cut.
 
     In the order of the rows of `System.slowness`, so that T_n(c) = demands(c) @ slowness[:, n]. Where a round has
-    several, (..., 4M-2), with FLOPs forward and backward, in the order of `pipeline.by_stage`.
+    several chunks, (..., 4M-2), with FLOPs forward and backward, in the order of `pipeline.by_stage`.
     """
     cuts = np.asarray(cuts)
-    b, tier, at = problem.batch_size, np.arange(problem.system.num_tiers - 1), edges(cuts, problem.num_layers)
+    b, tier, at = problem.chunk_samples, np.arange(problem.system.num_tiers - 1), edges(cuts, problem.num_layers)
     done = [work[at] for work in works(problem)]
     up, down = problem.uplink_bits[tier, cuts - 1], problem.downlink_bits[tier, cuts - 1]
     return np.concatenate((*(one[..., 1:] - one[..., :-1] for one in done), b * up, b * down), axis=-1)
 
 
 def works(problem: Problem) -> FloatArray:
-    """FLOPs of the first l layers for one mini-batch: (1, L+1), or (2, L+1) where forward and backward count apart."""
-    return problem.work_flops[None] if problem.micro_batches == 1 else problem.pass_flops
+    """FLOPs of the first l layers for one chunk: (1, L+1), or (2, L+1) where forward and backward count apart."""
+    return problem.work_flops[None] if problem.chunks_per_round == 1 else problem.pass_flops
 
 
 def columns(problem: Problem, slowness: FloatArray) -> FloatArray:
     """What clients, given by columns of `System.slowness`, are to a planner: columns in the order of `demands`.
 
-    T_S(c) is the maximum over them of demands(c) @ column. Where a round has several mini-batches they are virtual.
+    T_S(c) is the maximum over them of demands(c) @ column. Where a round has several chunks they are virtual.
     """
-    count = problem.micro_batches
+    count = problem.chunks_per_round
     return slowness if count == 1 else virtual_clients(by_stage(slowness), count)
 
 
 def client_latency(problem: Problem, demand: FloatArray, slowness: FloatArray) -> FloatArray:
     """T_n at demands (..., D) of clients given by columns of `System.slowness`: (..., N)."""
-    count = problem.micro_batches
+    count = problem.chunks_per_round
     if count == 1:
         found: FloatArray = demand @ slowness
         return found
@@ -78,10 +78,10 @@ def round_parts(problem: Problem, cuts: npt.ArrayLike, clients: Sequence[int] | 
     """T^F, T^B, T^A and T^G of the given clients (default: all): arrays (..., clients, tiers)."""
     slowness = problem.system.slowness if clients is None else problem.system.slowness[:, clients]
     demand = demands(problem, cuts)
-    if problem.micro_batches == 1:
+    if problem.chunks_per_round == 1:
         return _parts(problem, np.moveaxis(demand[..., :, None] * slowness, -1, -2))
     each, slowness = demand.reshape(-1, demand.shape[-1]), by_stage(slowness)
-    parts = np.array([(one[:, None] * as_sums(one, slowness, problem.micro_batches)).T for one in each])
+    parts = np.array([(one[:, None] * as_sums(one, slowness, problem.chunks_per_round)).T for one in each])
     return _parts(problem, parts.reshape(*demand.shape[:-1], *parts.shape[1:]))
 
 
@@ -95,16 +95,16 @@ def _parts(problem: Problem, seconds: FloatArray) -> RoundParts:
 def arrival_latency(problem: Problem, cuts: npt.ArrayLike, clients: Sequence[int] | None = None) -> FloatArray:
     """How long it takes what clients (default: all) send up to be at the top tier: (clients,).
 
-    The forward passes of the tiers below, T^F, and what they send, T^A; of several mini-batches, the last one.
+    The forward passes of the tiers below, T^F, and what they send, T^A; of several chunks, the last one.
     """
     M, top, slowness = problem.system.num_tiers, len(problem.system.tree) - 1, problem.system.slowness
     chosen = slowness if clients is None else slowness[:, clients]
-    forward = cumulative(problem.batch_size * problem.profile.forward_flops)[edges(cuts, problem.num_layers)]
+    forward = cumulative(problem.chunk_samples * problem.profile.forward_flops)[edges(cuts, problem.num_layers)]
     flops, up = np.diff(forward)[:top], demands(problem, cuts)[2 - 2 * M : 2 - 2 * M + top]
     arrival: FloatArray = flops @ chosen[:top] + up @ chosen[M : M + top]
-    if problem.micro_batches > 1:
+    if problem.chunks_per_round > 1:
         stages = np.concatenate((flops, up))[:, None] * np.concatenate((chosen[:top], chosen[M : M + top]))
-        arrival += (problem.micro_batches - 1) * stages.max(axis=0)
+        arrival += (problem.chunks_per_round - 1) * stages.max(axis=0)
     return arrival
 
 
@@ -115,7 +115,7 @@ def latency_by_cut(problem: Problem, slowness: FloatArray) -> tuple[FloatArray, 
     g_{m,n}(l) = W_l (1/f_{m,n} - 1/f_{m+1,n}) + b psi_l / r^A_{m,n} + b chi_l / r^G_{m,n}.
     Forward and backward passes that count apart have a W and an f each.
     """
-    M, b, work = problem.system.num_tiers, problem.batch_size, works(problem)
+    M, b, work = problem.system.num_tiers, problem.chunk_samples, works(problem)
     f = slowness[: len(work) * M].reshape(len(work), M, -1)
     up, down = slowness[2 - 2 * M : 1 - M], slowness[1 - M :]
     none = np.zeros((M - 1, 1))
@@ -135,34 +135,34 @@ def split_latency(problem: Problem, cuts: npt.ArrayLike, slowness: FloatArray | 
     if slowness is None and system.sampled:
         return expected_latency(problem, demand)
     slowness = system.slowness if slowness is None else slowness
-    if problem.micro_batches == 1:
+    if problem.chunks_per_round == 1:
         return slowest_latency(demand, slowness)
-    flat, by_chunk = _chunks(demand, slowness.shape[1])
-    slowest = [client_latency(problem, flat[rows], slowness).max(axis=1) for rows in by_chunk]
+    flat, by_block = _in_blocks(demand, slowness.shape[1])
+    slowest = [client_latency(problem, flat[rows], slowness).max(axis=1) for rows in by_block]
     return np.concatenate(slowest).reshape(demand.shape[:-1])
 
 
 def slowest_latency(demand: FloatArray, slowness: FloatArray) -> FloatArray:
     """max_n T_n for demands (..., D) on clients given by `columns`: (...)."""
-    flat, by_chunk = _chunks(demand, slowness.shape[1])
-    if len(by_chunk) == 1:
+    flat, by_block = _in_blocks(demand, slowness.shape[1])
+    if len(by_block) == 1:
         slowest: FloatArray = (slowness.T @ flat.T).max(axis=0)
         return slowest.reshape(demand.shape[:-1])
-    latency = [(flat[rows] @ slowness).max(axis=1) for rows in by_chunk]
+    latency = [(flat[rows] @ slowness).max(axis=1) for rows in by_block]
     return np.concatenate(latency).reshape(demand.shape[:-1])
 
 
-def _chunks(demand: FloatArray, clients: int) -> tuple[FloatArray, list[slice]]:
+def _in_blocks(demand: FloatArray, clients: int) -> tuple[FloatArray, list[slice]]:
     """Demands as rows, (K, D), and slices of them whose latencies for so many clients fit in memory."""
-    flat, rows = demand.reshape(-1, demand.shape[-1]), max(1, _CHUNK // clients)
+    flat, rows = demand.reshape(-1, demand.shape[-1]), max(1, _AT_ONCE // clients)
     return flat, [slice(k, k + rows) for k in range(0, max(1, len(flat)), rows)]
 
 
 def expected_latency(problem: Problem, demand: FloatArray) -> FloatArray:
     """T_S of a random cohort at demands (..., D), expected: sum_r P(the slowest is the r-th slowest client) T_(r)."""
     slowness, chances = problem.system.slowness, problem.system.slowest_chances
-    flat, by_chunk = _chunks(demand, slowness.shape[1])
-    parts = (client_latency(problem, flat[rows], slowness) for rows in by_chunk)
+    flat, by_block = _in_blocks(demand, slowness.shape[1])
+    parts = (client_latency(problem, flat[rows], slowness) for rows in by_block)
     expected = np.concatenate([np.sort(latency, axis=1)[:, ::-1] @ chances for latency in parts])
     return expected.reshape(demand.shape[:-1])
 
@@ -171,14 +171,14 @@ def mean_slowest(problem: Problem, demand: FloatArray) -> FloatArray:
     """(D,): the column of the slowest of a random cohort at a demand (D,), its mean over all cohorts.
 
     At that demand it takes the expected time of the slowest. At any other it takes no longer than that: it is the mean
-    over cohorts of one client of each, of several mini-batches one virtual client.
+    over cohorts of one client of each, of several chunks one virtual client.
     """
     slowness, chances = problem.system.slowness, problem.system.slowest_chances
     order = np.argsort(-client_latency(problem, demand, slowness), kind="stable")
     weights = np.empty_like(chances)
     weights[order] = chances
-    if problem.micro_batches > 1:
-        slowness = as_sums(demand, by_stage(slowness), problem.micro_batches)
+    if problem.chunks_per_round > 1:
+        slowness = as_sums(demand, by_stage(slowness), problem.chunks_per_round)
     return slowness @ weights
 
 
@@ -193,7 +193,7 @@ def slowest_round(problem: Problem, cuts: npt.ArrayLike) -> tuple[int, FloatArra
         total: FloatArray = np.sort(latency)[::-1] @ problem.system.slowest_chances
         client, slowest = int(np.abs(latency - total).argmin()), mean_slowest(problem, demand)
         return client, total, _parts(problem, demand * slowest)
-    client, count = int(latency.argmax()), problem.micro_batches
+    client, count = int(latency.argmax()), problem.chunks_per_round
     slowest = slowness[:, client]
     if count > 1:
         slowest = as_sums(demand, by_stage(slowness[:, [client]]), count)[:, 0]

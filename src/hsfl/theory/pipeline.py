@@ -1,14 +1,14 @@
-"""A round of several mini-batches, pipelined through the tiers.
+"""A round of several chunks, pipelined through the tiers: mini-batches, or parts of one.
 
-All k mini-batches of a client go up through the stages F_1, A_1, F_2, .., A_{M-1}, F_M; then all come down through B_M,
+All k chunks of a client go up through the stages F_1, A_1, F_2, .., A_{M-1}, F_M; then all come down through B_M,
 G_{M-1}, .., G_1, B_1. A stage takes them one by one, and the next stage begins with the first while it goes on with the
-second. With the times of one mini-batch
+second. With the times of one chunk
 
     T_n(c, k) = T_n(c) + (k-1) [ max(F_m, A_m) + max(B_m, G_m) ].
 
-Proof: a mini-batch enters a stage once it has left the stage before and the one before it has left this stage, so the
-last one leaves the last stage after the longest path from (first stage, first mini-batch) to there, by steps of one
-stage or one mini-batch. Such a path meets every stage once and k-1 of them once more, at best the slowest each time.
+Proof: a chunk enters a stage once it has left the stage before and the one before it has left this stage, so the
+last one leaves the last stage after the longest path from (first stage, first chunk) to there, by steps of one
+stage or one chunk. Such a path meets every stage once and k-1 of them once more, at best the slowest each time.
 
 A maximum of sums is a maximum over sums: each pair of a stage up and a stage down, with k times their slowness, is a
 virtual client whose round takes a sum of products, and the client's takes as long as the slowest of these.
