@@ -9,14 +9,14 @@ demo: .venv/base  ## Plan the paper's system; train a small one, planned and nai
 	mkdir -p out && cd out && rm -rf paper.png planned coded always rarely report
 	$(BIN)/hsfl plan paper --compare --plot out/paper.png
 	$(BIN)/hsfl train mnist-mini --out out/planned
-	$(BIN)/hsfl train mnist-mini --out out/coded --code int4 --averaging corrected
+	$(BIN)/hsfl train mnist-mini --out out/coded --code int4 --averaging corrected --chunks 4
 	$(BIN)/hsfl train mnist-mini --out out/always --strategy fixed --cuts 3,4 --intervals 1,1,1
 	$(BIN)/hsfl train mnist-mini --out out/rarely --strategy fixed --cuts 3,4 --intervals 50,50,1
 	$(BIN)/hsfl report out/planned out/coded out/always out/rarely --out out/report
 	@echo "First, the paper's system planned (out/paper.png: the time to target for all cuts). Then one model trained four ways on"
-	@echo "the same machines, about two digits per sensor: cut and averaged as planned, the same with links of 4 bits and corrected"
-	@echo "averages, cut in the middle and averaged after every round, or after every 50. Open out/report/report.html: accuracy"
-	@echo "against the time and traffic of those machines."
+	@echo "the same machines, about two digits per sensor: cut and averaged as planned, the same with links of 4 bits, corrected"
+	@echo "averages and mini-batches in four chunks, cut in the middle and averaged after every round, or after every 50. Open"
+	@echo "out/report/report.html: accuracy against the time and traffic of those machines."
 
 test: .venv/dev  ## The whole test suite
 	$(BIN)/python -m pytest -n auto

@@ -1,9 +1,9 @@
-"""What several mini-batches in a round gain on the clock: the paper's system, for k = 1, 2, 4 and 8.
+"""What mini-batches in chunks, or several in a round, gain on the clock: the paper's system, for k = 1, 2, 4 and 8.
 
     python benchmarks/pipeline.py
 
-Nothing is trained. Rounds of as many samples, k mini-batches of 16/k, have the same gradients as one of 16, so that all
-that changes is what the tiers do at the same time. Rounds of k mini-batches of 16 have more samples, and less noise.
+Nothing is trained. A mini-batch of 16 in k chunks has the same gradient, so that all that changes is what the tiers do
+at the same time. Rounds of k mini-batches of 16 have more samples, and less noise.
 """
 
 from __future__ import annotations
@@ -18,17 +18,11 @@ from hsfl.theory.latency import split_latency
 COUNTS = (1, 2, 4, 8)
 
 
-def as_many_samples(problem: Problem, count: int) -> Problem:
-    """k mini-batches of b/k samples, whose gradients vary k times as much."""
-    constants = replace(problem.constants, gradient_variance=count * problem.constants.gradient_variance)
-    return replace(problem, batch_size=problem.batch_size // count, micro_batches=count, constants=constants)
-
-
 def rows(problem: Problem, cuts: tuple[int, ...]) -> list[tuple[str, ...]]:
     """A row for every number: rounds at the cuts of the plan for one, and times to target of the best plans."""
     found = []
     for count in COUNTS:
-        split, more = as_many_samples(problem, count), replace(problem, micro_batches=count)
+        split, more = replace(problem, chunks=count), replace(problem, micro_batches=count)
         plan, round_s, long_s = solve(split), split_latency(split, cuts), split_latency(more, cuts)
         found.append(
             (
@@ -48,7 +42,7 @@ def main() -> None:
     problem = hsfl.load_scenario("paper").problem
     plan = hsfl.plan("paper")
     print(f"paper, split training at the cuts {', '.join(map(str, plan.cuts))}, averages aside\n")
-    print("| k | round, k of 16/k | gain | best plan's time | its cuts | round, k of 16 | gain over k rounds |")
+    print("| k | round in k chunks | gain | best plan's time | its cuts | round, k of 16 | gain over k rounds |")
     print("|---|---|---|---|---|---|---|")
     for row in rows(problem, plan.cuts):
         print(f"| {' | '.join(row)} |")
