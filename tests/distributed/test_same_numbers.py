@@ -93,6 +93,21 @@ def test_steps_clipping_and_losses_of_ones_own_are_the_same(optimizer: str, tmp_
         assert machines.evaluate_clients(held, own=own) == reference.evaluate_clients(held, own=own)
 
 
+@pytest.mark.parametrize(("seed", "chunks", "faults"), [(0, 2, 0), (1, 4, 0), (2, 4, 0), (3, 2, 9), (4, 4, 9)])
+def test_mini_batches_in_chunks_are_the_same(
+    seed: int, chunks: int, faults: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machines work ahead, and gradients come back while they do; numbers are those of one chunk after the other."""
+    monkeypatch.setattr("hsfl.distributed.machines.SAVE_EVERY", 2)
+    options = {"averaging": rule(RULES[seed % 3]), "codes": "int8" if seed % 2 else None}
+    task = Task(seed, norm=["none", "group"][seed % 2], weighted=seed == 2, chunks=chunks, **options)
+    machines, network = connected(task, tmp_path, random.Random(seed), faults)
+    reference = task.reference()
+    train_alike(task, reference, machines, 6)
+    assert_same(machines, reference)
+    assert not network.faults and any("works ahead" in text for text in network.happened)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_crashes_and_broken_streams_change_nothing(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dozen faults at any message, several at once; machines save every other round."""

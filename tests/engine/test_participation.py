@@ -16,7 +16,7 @@ from torch import nn
 
 import hsfl
 from hsfl.engine.averaging import AveragingRule
-from hsfl.engine.entity import State
+from hsfl.engine.layer_copy import State
 from hsfl.engine.reference import ReferenceBackend
 from hsfl.errors import HsflError
 from tests.engine.test_backends import OPTIMIZERS, RandomTree, layers

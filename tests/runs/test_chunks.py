@@ -77,15 +77,16 @@ def test_rounds_are_those_of_the_plan_in_force(tmp_path) -> None:
 
 
 def test_what_belongs_to_whole_mini_batches_is_refused(tmp_path) -> None:
-    """Batch normalisation, and machines, which do not take mini-batches apart."""
+    """Batch normalisation, and clients that are left out of a round in the middle of theirs."""
     from hsfl.distributed.machines import Machines
 
     scenario = tiny(tmp_path, IN_TWO, BATCH_NORM)
     with pytest.raises(ScenarioError, match=r"layer 1: training\.chunks = 2, and batch normalisation has the stat"):
         hsfl.train(scenario, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ScenarioError, match=r"training\.chunks = 2: machines train on one mini-batch .* one piece"):
-        prepare(scenario, backend=Machines)
+    late = tiny(tmp_path, IN_TWO | {"execution.deadline": "2 s"})
+    with pytest.raises(ScenarioError, match=r"training\.chunks = 2: machines that leave out who is late .* one piece"):
+        prepare(late, backend=Machines)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import typer
 from hsfl import api
 from hsfl.cli.common import (
     AveragingOption,
+    ChunksOption,
     CodeOption,
     DebugOption,
     ScenarioArgument,
@@ -112,6 +113,7 @@ def run(
         ),
     ] = None,
     averaging: AveragingOption = None,
+    chunks: ChunksOption = None,
     seed: SeedOption = None,
     code: CodeOption = None,
     set_: SetOption = None,
@@ -130,6 +132,7 @@ def run(
         "strategy.intervals": numbers(intervals, "--intervals"),
         "strategy.local_steps": local_steps,
         "training.averaging": averaging,
+        "training.chunks": chunks,
         "training.seed": seed,
         "execution.deadline": deadline,
     }

@@ -13,7 +13,7 @@ from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.lateness import Lateness
 from hsfl.distributed.membership import Heard, Send
 from hsfl.distributed.moving import MovingWork
-from hsfl.distributed.passes import Pass, Probing
+from hsfl.distributed.passes import Pass, Probing, in_chunks
 from hsfl.distributed.places import COORDINATOR, FED, Places
 from hsfl.distributed.saves import Saves
 from hsfl.distributed.shapes import Crossing
@@ -36,7 +36,7 @@ class EntityWork(MovingWork):
         self._probing: Probing | None = None
         self._lateness = Lateness()
         self._average: tuple[wire.Average, Tensors] | None = None
-        self._compute_s = 0.0
+        self._compute_s = self._round_s = 0.0
 
     def drop(self) -> None:
         super().drop()
@@ -111,21 +111,26 @@ class EntityWork(MovingWork):
     def _round(self, command: wire.Round) -> list[Send]:
         if command.round != self.parts.round:
             raise WireError(f"round {command.round}, and {self.name} is at {self.parts.round}")
-        self._pass = Pass(self.entity, command.round, set(self.entity.clients) - set(command.absent))
-        self._compute_s = 0.0
+        chunks = self.parts.chunks
+        self._pass = Pass(self.entity, command.round, set(self.entity.clients) - set(command.absent), chunks=chunks)
+        self._compute_s, self._round_s = 0.0, self._at_s
         if command.deadline_s and self.parent == COORDINATOR:
             self._lateness.due_s = self._at_s + command.deadline_s
-        sent: list[Send] = []
         if not self._clients:
             self._step()
-        elif self.tier == 0:
-            for client in sorted(self._clients, key=self.entity.clients.index):
-                inputs, targets = self.parts._data().batch(self.parts.drawn()[client : client + 1])
-                sent += self._first(client, inputs[0], targets[0])
-        return sent
+            return []
+        own = sorted(self._clients, key=self.entity.clients.index) if self.tier == 0 else ()
+        batches = ((n, *self.parts._data().batch(self.parts.drawn()[n : n + 1])) for n in own)
+        self._pass.ahead = in_chunks(((n, inputs[0], targets[0]) for n, inputs, targets in batches), chunks)
+        return self._next()
+
+    def _next(self) -> list[Send]:
+        """At a device: compute with the next chunk; what was sent of the one before is on its way meanwhile."""
+        chunk = self._pass.ahead.popleft() if self._pass is not None and self._pass.ahead else []
+        return [send for client, *batch in chunk for send in self._first(client, *batch)]
 
     def _first(self, client: int, inputs: torch.Tensor, targets: torch.Tensor) -> list[Send]:
-        """Compute with a client's own mini-batch."""
+        """Compute with a client's own mini-batch, or a chunk of it."""
         return self._forward(client, self.parts._inputs(inputs), pack(targets), wire.Chain())
 
     def _take_activations(self, source: str, given: wire.Activations, tensors: Sequence[Packed]) -> list[Send]:
@@ -134,6 +139,8 @@ class EntityWork(MovingWork):
         under_way = self._under_way(given.client)
         if under_way is None or source != self.places.host(self.tier - 1, given.client):
             raise WireError(f"activations of client {given.client + 1}")
+        if not given.chunk == under_way.gone[given.client] < under_way.chunks:
+            raise WireError(f"chunk {given.chunk + 1} of client {given.client + 1}")
         check_count(tensors, 2)
         like = under_way.like(self.crossing.activations(self.parts.cuts[self.tier - 1]))
         values = unpacked(tensors[0], like, under_way.codec(self.parts.link_above(self.tier - 1).up))
@@ -154,25 +161,29 @@ class EntityWork(MovingWork):
         """Compute with what was given for a client."""
         parts, under_way = self.parts, self._pass
         assert under_way is not None
+        chunk = under_way.gone[client]
+        under_way.gone[client] += 1
         with self._computing():
             sent = under_way.entity.forward(
-                client, received.to(parts.device), under_way.round, under_way.cuts.get(client)
+                client, received.to(parts.device), under_way.round, under_way.cuts.get(client), chunk
             )
         if self.places.parent(self.name) != COORDINATOR:
-            message = self._message(activations=wire.Activations(client=client, chain=chain))
+            message = self._message(activations=wire.Activations(client=client, chain=chain, chunk=chunk))
             packed = pack(sent, under_way.codec(parts.link_above(self.tier).up))
             self._leaves(message.activations.chain)
             return [Send(self.parent, message, [packed, targets])]
         expected = unpacked(targets, under_way.like(self.crossing.targets)).to(parts.device)
         with self._computing():
-            loss, gradients = under_way.entity.loss(client, expected, parts.loss)
-        self._done.losses[client] = float(loss)
+            loss, gradients = under_way.entity.loss(client, expected, parts.loss, chunk)
+        self._done.losses[client] = under_way.add_loss(client, loss)
         return self._backward(client, gradients, chain)
 
     def _take_gradients(self, source: str, given: wire.Gradients, tensors: Sequence[Packed]) -> list[Send]:
         under_way = self._under_way(given.client)
         if under_way is None or source != self.parent:
             raise WireError(f"gradients of client {given.client + 1}")
+        if not given.chunk == under_way.back[given.client] < under_way.gone[given.client]:
+            raise WireError(f"gradients of chunk {given.chunk + 1} of client {given.client + 1}")
         check_count(tensors, 1)
         like = under_way.like(self.crossing.activations(self.parts.cuts[self.tier]))
         gradient = unpacked(tensors[0], like, under_way.codec(self.parts.link_above(self.tier).down))
@@ -182,14 +193,17 @@ class EntityWork(MovingWork):
     def _backward(self, client: int, gradients: Tensors, chain: wire.Chain) -> list[Send]:
         under_way = self._pass
         assert under_way is not None
+        chunk = under_way.back[client]
+        under_way.back[client] += 1
         with self._computing():
-            passed = under_way.entity.backward(client, gradients)
-        under_way.clients.remove(client)
+            passed = under_way.entity.backward(client, gradients, chunk, more=chunk > 0)
+        last = under_way.back[client] == under_way.chunks
+        under_way.clients -= {client} if last else set()
         if self._probing is not None:
             self._probing.take(client, self._done.found[self.name])
         sent = []
         if passed is not None:
-            message = self._message(gradients=wire.Gradients(client=client, chain=chain))
+            message = self._message(gradients=wire.Gradients(client=client, chain=chain, chunk=chunk))
             packed = pack(passed, under_way.codec(self.parts.link_above(self.tier - 1).down))
             self._leaves(message.gradients.chain)
             sent.append(Send(self.places.host(self.tier - 1, client), message, [packed]))
@@ -199,7 +213,7 @@ class EntityWork(MovingWork):
             else:
                 self._pass = None
                 self._finish()
-        if passed is None:  # the end of the chain
+        if passed is None and last:  # the end of the chain
             self._leaves(chain)
             self._done.chains[client].CopyFrom(chain)
         return sent
@@ -208,7 +222,7 @@ class EntityWork(MovingWork):
         """Step once all clients that take part have been here, if any do."""
         self._pass = None
         with self._computing():
-            self.entity.step()
+            self.entity.step(self.parts.chunks)
         self.parts.round += 1
         self._done.compute_s[self.name] = self._compute_s
         self._lateness.due_s = None
@@ -216,10 +230,14 @@ class EntityWork(MovingWork):
 
     @property
     def due_s(self) -> float | None:
-        return self._lateness.due_s
+        return 0.0 if self._pass is not None and self._pass.ahead else self._lateness.due_s
 
     def overdue(self) -> list[Send]:
-        """At the top: leave out who is not there; if nobody is, as soon as somebody is."""
+        """At a device: compute with the next chunk. At the top: leave out who is not there; if nobody is, as soon as
+        somebody is."""
+        if self._pass is not None and self._pass.ahead:
+            self._at_s = self._round_s
+            return self._next()
         self._lateness.due_s, self._lateness.overdue = None, not self._done.losses
         if self._lateness.overdue or not self._clients:
             return []

@@ -19,8 +19,9 @@ from hsfl.distributed.tensors import Named, Packed, WireError, pack_by_name, unp
 from hsfl.distributed.work import PROBE, Work, pack_average, unpacked_average
 from hsfl.engine.averaging import Tensors
 from hsfl.engine.entities import EntityBackend, ServerState, drift, mean
-from hsfl.engine.entity import State, add_share
+from hsfl.engine.entity import add_share
 from hsfl.engine.entity_probe import summed
+from hsfl.engine.layer_copy import State
 
 
 class FedWork(Work):

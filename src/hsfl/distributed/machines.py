@@ -17,7 +17,7 @@ from hsfl.distributed.tensors import pack_by_name, unpacked_by_name
 from hsfl.engine import saving
 from hsfl.engine.attendance import Sources
 from hsfl.engine.entities import EntityBackend
-from hsfl.engine.entity import State
+from hsfl.engine.layer_copy import State
 from hsfl.engine.probe import Measurement
 from hsfl.errors import HsflError
 from hsfl.problem.codes import LinkCodes

@@ -13,7 +13,8 @@ from hsfl.distributed.saves import Saves
 from hsfl.distributed.tensors import Packed, WireError, pack_by_name, unpacked_by_name
 from hsfl.distributed.work import Work
 from hsfl.engine.entities import EntityBackend
-from hsfl.engine.entity import Entity, LayerCopy
+from hsfl.engine.entity import Entity
+from hsfl.engine.layer_copy import LayerCopy
 from hsfl.problem.topology import tier_of
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.membership import (
     Action,
     Damaged,
@@ -46,7 +45,10 @@ class Node:
 
     def overdue(self) -> list[Send]:
         """What to send now that this moment has come."""
-        return self.work.overdue()
+        try:
+            return self.work.overdue()
+        except HsflError as error:
+            return [self.work.failed(error)]
 
     def _do(self, action: Action) -> list[Send]:
         match action:
@@ -78,5 +80,4 @@ class Node:
         except WireError:
             raise
         except HsflError as error:
-            failed = wire.Failed(name=self.work.name, error=type(error).__name__, text=str(error))
-            return [Send(self.work.parent, wire.Message(epoch=message.epoch, number=message.number, failed=failed))]
+            return [self.work.failed(error)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +15,18 @@ from hsfl.engine.entity import Entity
 from hsfl.engine.entity_probe import EntityProbe
 from hsfl.engine.links import CODECS, Codec, CodedCut
 from hsfl.engine.training_data import Batch
+
+#: A client of a device, and inputs and targets.
+Own = tuple[int, torch.Tensor, torch.Tensor]
+
+
+def in_chunks(batches: Iterable[Own], chunks: int) -> deque[Sequence[Own]]:
+    """The first chunk of each of some mini-batches, then the second of each, and so on."""
+    apart = [
+        [(client, *chunk) for chunk in zip(inputs.chunk(chunks), targets.chunk(chunks), strict=True)]
+        for client, inputs, targets in batches
+    ]
+    return deque(zip(*apart, strict=True))
 
 
 @dataclass
@@ -31,14 +44,32 @@ class Pass:
     """Whether links carry everything uncoded."""
     cuts: Mapping[int, CodedCut] = field(default_factory=dict)
     """Cuts by client at which it is computed as if there were a link."""
+    chunks: int = 1
+    """In how many parts every mini-batch comes, one after the other."""
+    ahead: deque[Sequence[Own]] = field(default_factory=deque)
+    """At devices: what is still to be computed with, chunk by chunk."""
+    losses: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    """At the top: of every client's chunks."""
+    gone: Counter[int] = field(default_factory=Counter)
+    """How many chunks of every client went up,"""
+    back: Counter[int] = field(default_factory=Counter)
+    """and of how many gradients came back."""
 
     def codec(self, codec: Codec) -> Codec | None:
         """The codec that a link writes with."""
         return None if self.plain else codec
 
     def like(self, one: torch.Tensor) -> torch.Tensor:
-        """A tensor like the given one of one mini-batch, for all mini-batches of this pass."""
+        """A tensor like the given one of one mini-batch, for all mini-batches of this pass, or for a chunk of one."""
+        if self.chunks > 1:
+            return one.chunk(self.chunks)[0]
         return one if self.batches == 1 else torch.empty_like(one).repeat(self.batches, *[1] * (one.dim() - 1))
+
+    def add_loss(self, client: int, loss: torch.Tensor) -> float:
+        """The loss of a client after another chunk: the mean over those that there are."""
+        own = self.losses.setdefault(client, [])
+        own.append(loss)
+        return float(own[0] if len(own) == 1 else torch.stack(own).mean(0))
 
 
 class Probing:

@@ -16,7 +16,7 @@ from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.entity_work import EntityWork
 from hsfl.distributed.fed_work import FedWork
 from hsfl.distributed.machines import Machines
-from hsfl.distributed.membership import Connected, Gone, Heard
+from hsfl.distributed.membership import Connected, Gone, Heard, Send
 from hsfl.distributed.node import Node
 from hsfl.distributed.places import FED, Places
 from hsfl.distributed.saves import Saves
@@ -57,7 +57,7 @@ class Description:
 
     def inbox_size(self) -> int:
         """The number of messages that may wait: more than are ever on their way at once."""
-        return 4 * self.parts.num_clients + 64
+        return 4 * self.parts.chunks * self.parts.num_clients + 64
 
 
 def run_node(
@@ -106,7 +106,9 @@ def run_node(
         if isinstance(event, Connected) and {event.uplink, *node.member.connected} >= set(places.uplinks(name)):
             print(f"{name} has joined {' and '.join(places.uplinks(name))}", flush=True)
         now_s = event.at_s if isinstance(event, Heard) else time.monotonic()
-        sent = node.overdue() if due_s is not None and due_s <= now_s else []
+        if due_s is not None and due_s <= now_s:
+            send(node.overdue())
+        sent = []
         try:
             if event is not None:
                 sent += node.handle(event)
@@ -119,6 +121,9 @@ def run_node(
             elif listener is not None:
                 listener.refuse(peer, str(error))
             sent += node.handle(Gone(peer))
+        send(sent)
+
+    def send(sent: list[Send]) -> None:
         for one in sent:
             if one.name in dialers:
                 dialers[one.name].send(one.message, one.tensors)

@@ -95,6 +95,7 @@ class Measured:
 
 def work_of(problem: Problem, places: Places, cuts: Sequence[int]) -> dict[str, float]:
     """The FLOPs of every entity in a round: those of its layers, for all its clients' mini-batches."""
-    per_client = np.diff(problem.work_flops[edges(np.asarray(cuts), problem.num_layers)])
+    of_chunk = np.diff(problem.work_flops[edges(np.asarray(cuts), problem.num_layers)])
+    per_client = problem.chunks_per_round * of_chunk
     counts = problem.system.clients_per_entity
     return {name: float(per_client[m] * counts[m][number]) for name, (m, number) in places.entities.items()}

@@ -360,20 +360,24 @@ class Chain(_message.Message):
     def __init__(self, compute_s: _Optional[float] = ..., up_s: _Optional[float] = ..., down_s: _Optional[float] = ...) -> None: ...
 
 class Activations(_message.Message):
-    __slots__ = ("client", "chain")
+    __slots__ = ("client", "chain", "chunk")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     CHAIN_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
     client: int
     chain: Chain
-    def __init__(self, client: _Optional[int] = ..., chain: _Optional[_Union[Chain, _Mapping]] = ...) -> None: ...
+    chunk: int
+    def __init__(self, client: _Optional[int] = ..., chain: _Optional[_Union[Chain, _Mapping]] = ..., chunk: _Optional[int] = ...) -> None: ...
 
 class Gradients(_message.Message):
-    __slots__ = ("client", "chain")
+    __slots__ = ("client", "chain", "chunk")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     CHAIN_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
     client: int
     chain: Chain
-    def __init__(self, client: _Optional[int] = ..., chain: _Optional[_Union[Chain, _Mapping]] = ...) -> None: ...
+    chunk: int
+    def __init__(self, client: _Optional[int] = ..., chain: _Optional[_Union[Chain, _Mapping]] = ..., chunk: _Optional[int] = ...) -> None: ...
 
 class Contribution(_message.Message):
     __slots__ = ("tier", "layers")

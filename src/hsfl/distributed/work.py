@@ -20,6 +20,7 @@ from hsfl.distributed.tensors import Packed, WireError, check_count, pack, unpac
 from hsfl.engine.averaging import Tensors
 from hsfl.engine.entities import EntityBackend
 from hsfl.engine.links import Codec
+from hsfl.errors import HsflError
 
 #: Seconds of waiting for machines before it is said, and said again.
 PATIENCE_S = 5.0
@@ -142,7 +143,7 @@ class Work(ABC):
 
     @property
     def due_s(self) -> float | None:
-        """When `overdue` is to be called, by the clock of this machine."""
+        """When `overdue` is to be called, by the clock of this machine; 0 where there is more to do at once."""
         return None
 
     def overdue(self) -> list[Send]:
@@ -177,6 +178,11 @@ class Work(ABC):
         for peer, bps in self.bps().items():
             self._done.bps[f"{peer}>{self.name}"] = bps
         return [Send(self.parent, self._message(done=self._done))]
+
+    def failed(self, error: HsflError) -> Send:
+        """What the parent is told of an error of the command under way."""
+        failed = wire.Failed(name=self.name, error=type(error).__name__, text=str(error))
+        return Send(self.parent, self._message(failed=failed))
 
     def _message(self, **body: Any) -> wire.Message:
         return wire.Message(epoch=self._epoch, number=self._number, **body)

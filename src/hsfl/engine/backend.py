@@ -26,9 +26,10 @@ from hsfl.engine.checks import (
     checked_layers,
 )
 from hsfl.engine.coded_averages import all_finite, check_unsent
-from hsfl.engine.entity import State, add_share
+from hsfl.engine.entity import add_share
 from hsfl.engine.evaluating import Evaluating
 from hsfl.engine.holding import Holding
+from hsfl.engine.layer_copy import State
 from hsfl.engine.links import UNCODED, Link, coded, links
 from hsfl.engine.losses import Loss, Metric, cross_entropy, usual_metrics
 from hsfl.engine.optimizer import Optimizer
@@ -67,6 +68,7 @@ class Backend(Evaluating, Holding):
         averaging: str | AveragingRule = "plain",
         codes: str | Sequence[LinkCodes | GivenCodes] | None = None,
         micro_batches: int = 1,
+        chunks: int = 1,
         dtype: torch.dtype | str = torch.float32,
         device: str | torch.device = "cpu",
         precision: str = "fp32",
@@ -82,7 +84,8 @@ class Backend(Evaluating, Holding):
         `averaging` is the rule of averages. `weights` is what every client counts, such as its number of samples
         (default: all the same). `codes` is how what crosses links is written: one code for all of them, or
         for each tier what `tiers.TIER.code` of a scenario takes (default: as it is). `micro_batches` is how many
-        mini-batches of every client a round has, whose gradients are accumulated.
+        mini-batches of every client a round has, whose gradients are accumulated, and `chunks` in how many parts
+        entities take each, where they take them apart.
         `precision` is that of products in float32: "tf32" matters on CUDA only. `seed` is dropout's. `capture` asks for
         a whole round as one CUDA graph, where the backend can (None: yes); elsewhere it is ignored. `cohort` are the
         clients that are enrolled at first, see `enrol` (default: all).
@@ -96,7 +99,7 @@ class Backend(Evaluating, Holding):
         self.links = links(codes, self.topology)
         self.coded = coded(self.links, self.topology)
         self.data, self.loss, self.seed, self.round = data, loss, int(seed), 0
-        self.micro_batches = checked_count(micro_batches)
+        self.micro_batches, self.chunks = checked_count(micro_batches), checked_count(chunks, "chunks")
         self.metrics = usual_metrics(loss) if metrics is None else dict(metrics)
         self.took_part: tuple[int, ...] = ()  # in the last round
         self.device, self.dtype, self.precision = torch.device(device), checked_dtype(dtype), precision
@@ -166,7 +169,7 @@ class Backend(Evaluating, Holding):
         With several mini-batches (n, k b, ...) each, one after the other; a loss is then the mean of theirs.
         """
         present = self.attendance.enrolled
-        checked_batch(inputs, targets, len(present), self.micro_batches)
+        checked_batch(inputs, targets, len(present), self.micro_batches, self.chunks)
         losses = self._round(inputs, targets, present)
         self._count(present)
         return losses

@@ -80,15 +80,17 @@ def _some(clients: Sequence[int]) -> str:
     return f"[{shown}{', ...' if len(clients) > 8 else ''}]"
 
 
-def checked_count(micro_batches: int) -> int:
-    """So many mini-batches in a round; ScenarioError where that is no number of them."""
-    if isinstance(micro_batches, bool) or not isinstance(micro_batches, int) or micro_batches < 1:
-        raise ScenarioError(f"micro_batches {micro_batches!r}: it must be a whole number from 1 on")
-    return micro_batches
+def checked_count(count: int, name: str = "micro_batches") -> int:
+    """So many mini-batches in a round, or of what the name says; ScenarioError where that is no number of them."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ScenarioError(f"{name} {count!r}: it must be a whole number from 1 on")
+    return count
 
 
-def checked_batch(inputs: torch.Tensor, targets: torch.Tensor, clients: int, micro_batches: int = 1) -> None:
-    """HsflError unless there is a mini-batch for every client, or so many of the same size."""
+def checked_batch(
+    inputs: torch.Tensor, targets: torch.Tensor, clients: int, micro_batches: int = 1, chunks: int = 1
+) -> None:
+    """HsflError unless there is a mini-batch for every client, or so many of the same size, in so many equal chunks."""
     for name, value in (("inputs", inputs), ("targets", targets)):
         if not isinstance(value, torch.Tensor):
             raise HsflError(f"{name} is a {type(value).__name__}; give a torch tensor with a mini-batch per client")
@@ -102,10 +104,11 @@ def checked_batch(inputs: torch.Tensor, targets: torch.Tensor, clients: int, mic
             f"inputs has the shape {_shape(inputs.shape)} and targets {_shape(targets.shape)}; give one target for "
             "each sample"
         )
-    if inputs.shape[1] % micro_batches:
+    if inputs.shape[1] % (micro_batches * chunks):
+        of_chunks = f" and chunks = {chunks}" if chunks > 1 else ""
         raise HsflError(
-            f"inputs has the shape {_shape(inputs.shape)}; with micro_batches = {micro_batches} give every client a "
-            "multiple of so many samples"
+            f"inputs has the shape {_shape(inputs.shape)}; with micro_batches = {micro_batches}{of_chunks} give every "
+            f"client a multiple of {micro_batches * chunks} samples"
         )
 
 

@@ -10,7 +10,8 @@ import torch
 from hsfl.engine.averaging import UNSENT, Tensors
 from hsfl.engine.backend import Backend
 from hsfl.engine.coded_averages import send
-from hsfl.engine.entity import Entity, LayerCopy
+from hsfl.engine.entity import Entity
+from hsfl.engine.layer_copy import LayerCopy
 from hsfl.problem.topology import tier_layers, tier_of
 
 #: What the fed server keeps, by name and layer.

@@ -1,141 +1,28 @@
 """One machine: the layers it holds, what it does with what it is sent, and its part in an average.
 
-An entity processes the mini-batches of its clients one by one, as they arrive, and steps once with the mean of their
-gradients, of several of each client as of one. It knows nothing of the machines around it: what it returns is what it
-would send.
+An entity processes the mini-batches of its clients one by one, or chunk by chunk, as they arrive, and steps once with
+the mean of their gradients, of several of each client as of one. It knows nothing of the machines around it: what it
+returns is what it would send.
 """
 
 from __future__ import annotations
 
-import copy
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from itertools import compress
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from hsfl.engine.averaging import UNSENT, AveragingRule, Held, Tensors, joined
+from hsfl.engine.averaging import UNSENT, AveragingRule, Tensors, joined
 from hsfl.engine.coded_averages import send
+from hsfl.engine.layer_copy import LayerCopy, State
 from hsfl.engine.links import Codec, CodedCut
 from hsfl.engine.losses import Loss, by_sample
-from hsfl.engine.optimizer import TORCH_SLOTS, Optimizer
 from hsfl.engine.outputs import each, gradients, leaves, tensors
-from hsfl.engine.per_client import own_chance, seed_dropout
+from hsfl.engine.per_client import moment, own_chance, seed_dropout
 from hsfl.engine.precision import casts
 from hsfl.engine.running import run_layer
 from hsfl.problem.topology import FloatArray
-
-State = OrderedDict[str, torch.Tensor]
-
-
-class LayerCopy:
-    """A layer as one entity holds it: the module, its optimiser, and what averages need beside it."""
-
-    def __init__(
-        self,
-        number: int,
-        template: nn.Module,
-        update: Optimizer,
-        steps: int,
-        *,
-        own_slots: Sequence[str] = (),
-        keeps_last: bool = False,
-    ) -> None:
-        """A copy of `template`, after so many `steps` of training by the rule `update`.
-
-        `own_slots` are those of the averaging rule. `keeps_last`: it also keeps the weights that all entities last had
-        in common.
-        """
-        self.number, self.update, self.steps = number, update, steps
-        self.module = copy.deepcopy(template)
-        parameters = list(self.module.parameters())
-        self.optimizer = update.for_torch(parameters) if parameters else None
-        self.own = {slot: [torch.zeros_like(p) for p in parameters] for slot in own_slots}
-        self.last = [p.detach().clone() for p in parameters] if keeps_last else []
-
-    def state(self) -> State:
-        """Parameters and buffers by "LAYER.NAME"."""
-        return OrderedDict((f"{self.number}.{k}", value) for k, value in self.module.state_dict().items())
-
-    def slots(self) -> dict[str, Tensors]:
-        """What lies beside each parameter, by name; zeros stand for what the first step has yet to make."""
-        parameters = list(self.module.parameters())
-        return {slot: [self._slot(slot, p) for p in parameters] for slot in self.update.slots} | self.own
-
-    def named_slots(self) -> State:
-        """The slots by "SLOT.LAYER.NAME"."""
-        names = [name for name, _ in self.module.named_parameters()]
-        return OrderedDict(
-            (f"{slot}.{self.number}.{name}", tensor)
-            for slot, tensors in self.slots().items()
-            for name, tensor in zip(names, tensors, strict=True)
-        )
-
-    def named_last(self) -> State:
-        """The weights that all entities last had in common by "LAYER.NAME", where they are kept."""
-        names = (f"{self.number}.{name}" for name, _ in self.module.named_parameters())
-        return OrderedDict(zip(names, self.last, strict=False))
-
-    def keep_last(self) -> None:
-        """From now on all entities have these weights in common."""
-        for last, parameter in zip(self.last, self.module.parameters(), strict=False):
-            last.copy_(parameter)
-
-    def held(self, *, trained: bool = False) -> Held:
-        """What a rule sees of the layer; `trained`: of its trained parameters only, and no buffers."""
-        parameters = list(self.module.parameters())
-        kept = [p.requires_grad or not trained for p in parameters]
-        buffers = (owner._buffers[name] for owner, name in self.buffer_owners() if not trained)
-        return Held(
-            [p.detach() for p in compress(parameters, kept)],
-            [b for b in buffers if b is not None and b.is_floating_point()],
-            {slot: list(compress(tensors, kept)) for slot, tensors in self.slots().items()},
-            list(compress(self.last, kept)),
-            self.steps,
-        )
-
-    def clear(self, slots: Iterable[str]) -> None:
-        """Forget what these slots hold."""
-        found = self.slots()
-        for tensor in (tensor for slot in slots for tensor in found.get(slot, ())):
-            tensor.zero_()
-
-    def buffer_owners(self) -> list[tuple[nn.Module, str]]:
-        """The module that each buffer belongs to, and its name there."""
-        return [
-            (module, name)
-            for module in self.module.modules()
-            for name, buffer in module._buffers.items()
-            if buffer is not None
-        ]
-
-    def _slot(self, slot: str, parameter: nn.Parameter) -> torch.Tensor:
-        assert self.optimizer is not None
-        state = self.optimizer.state[parameter]
-        if state.get(TORCH_SLOTS[slot]) is None:
-            state[TORCH_SLOTS[slot]] = torch.zeros_like(parameter)
-            if self.update.name != "sgd":
-                state["step"] = torch.tensor(float(self.steps))
-        found: torch.Tensor = state[TORCH_SLOTS[slot]]
-        return found
-
-    def step(self) -> None:
-        """One step of its optimiser with the gradients that are there, at the learning rate of the round."""
-        if self.optimizer is not None:
-            if self.update.schedule is not None:
-                (self.optimizer.param_groups[0]["lr"],) = self.update.rates(self.steps)
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-        self.steps += 1
-
-    def resume(self, steps: int) -> None:
-        """Go on after so many steps."""
-        self.steps = steps
-        for state in self.optimizer.state.values() if self.optimizer is not None else ():
-            if "step" in state:
-                state["step"].fill_(steps)
 
 
 class Entity:
@@ -168,12 +55,15 @@ class Entity:
         self.clients, self.layers, self.averaging = tuple(clients), list(layers), averaging
         self.codec, self.lowest, self.highest, self.seed = codec, lowest, highest, seed
         self.device, self.dtype, self.precision = device, dtype, precision
-        self._passes: dict[int, tuple[torch.Tensor, Any]] = {}
+        self._passes: dict[tuple[int, int], tuple[torch.Tensor, Any]] = {}
+        """What was received and computed, by client and chunk."""
         self._gradients: dict[int, Tensors] = {}
         self._buffers: dict[int, Tensors] = {}
 
-    def forward(self, client: int, received: torch.Tensor, round_: int, coded: CodedCut | None = None) -> Any:
-        """What the entity sends up for a client's mini-batch, which it received; rounds count from 0.
+    def forward(
+        self, client: int, received: torch.Tensor, round_: int, coded: CodedCut | None = None, chunk: int = 0
+    ) -> Any:
+        """What the entity sends up for a client's mini-batch, or a chunk of it, which it received; both count from 0.
 
         Every client starts from the buffers as they were before its mini-batch. `coded`: a cut as if there were a link.
         """
@@ -186,8 +76,8 @@ class Entity:
         activations: Any = received
         with casts(self.device, self.precision):
             for layer in self.layers:
-                seed_dropout(layer.module.modules(), [client], self.seed, round_)
-                with own_chance(self.seed, round_, client, layer.number, self.device):
+                seed_dropout(layer.module.modules(), [client], self.seed, round_, chunk)
+                with own_chance(self.seed, moment(round_, 0, chunk), client, layer.number, self.device):
                     last = self.highest and layer is self.layers[-1]
                     activations = run_layer(layer.number, layer.module, activations, several=last)
                 if coded is not None and coded.after == layer.number + 1:
@@ -195,21 +85,21 @@ class Entity:
         self._buffers[client] = self._all_buffers()
         for (owner, name), buffer in zip(owners, before, strict=True):
             owner._buffers[name] = buffer
-        self._passes[client] = received, activations
+        self._passes[client, chunk] = received, activations
         return each(torch.Tensor.detach, activations)
 
-    def loss(self, client: int, targets: torch.Tensor, loss: Loss) -> tuple[torch.Tensor, Tensors]:
+    def loss(self, client: int, targets: torch.Tensor, loss: Loss, chunk: int = 0) -> tuple[torch.Tensor, Tensors]:
         """At the top: the mean loss of what was computed for a client's samples, and its gradients."""
-        outputs, wanted = leaves(self._passes[client][1])
+        outputs, wanted = leaves(self._passes[client, chunk][1])
         found = by_sample(loss, outputs, targets, self.dtype).mean()
         return found.detach(), gradients(found, wanted)
 
-    def backward(self, client: int, given: Tensors, *, more: bool = False) -> torch.Tensor | None:
+    def backward(self, client: int, given: Tensors, chunk: int = 0, *, more: bool = False) -> torch.Tensor | None:
         """Keep the gradients of the layers for the step; the gradient of what was received, to be sent down.
 
         `given` are those of what was computed: of what was sent up, one. `more`: they are added to those that are kept.
         """
-        received, computed = self._passes.pop(client)
+        received, computed = self._passes.pop((client, chunk))
         weights = self.trained()
         if computed is received:  # no layer is here
             self._keep(client, [], more)
@@ -234,11 +124,11 @@ class Entity:
     @property
     def computed(self) -> set[int]:
         """The clients whose gradients it waits for."""
-        return set(self._passes)
+        return {client for client, _ in self._passes}
 
     def forget(self, client: int) -> None:
         """A client that was computed for takes no part in the round after all."""
-        self._passes.pop(client, None)
+        self._passes = {key: kept for key, kept in self._passes.items() if key[0] != client}
         self._buffers.pop(client, None)
 
     def pass_by(self) -> None:
@@ -252,15 +142,15 @@ class Entity:
         del self._buffers[client]
         return self._gradients.pop(client)
 
-    def step(self, mini_batches: int = 1) -> None:
-        """After so many mini-batches of all clients that take part, if any: one step with the mean gradient."""
+    def step(self, count: int = 1) -> None:
+        """After so many mini-batches, or chunks, of all clients that take part, if any: one step with the mean."""
         present = [n for n in self.clients if n in self._gradients]
         if not present:
             self.pass_by()
             return
         per_client, parts = [self._gradients[n] for n in present], self._parts(present)
         mean = [_mean(same, parts) for same in zip(*per_client, strict=True)]
-        mean = mean if mini_batches == 1 else [total / mini_batches for total in mean]
+        mean = mean if count == 1 else [total / count for total in mean]
         mean = self.layers[0].update.clipped(mean) if self.layers else mean
         if mean and self.averaging is not None and self.averaging.corrects:
             mean = self.averaging.corrected(mean, joined(layer.held(trained=True) for layer in self.layers))

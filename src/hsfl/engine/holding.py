@@ -13,7 +13,7 @@ from hsfl.engine import saving
 from hsfl.engine.attendance import Attendance
 from hsfl.engine.averaging import UNSENT, AveragingRule
 from hsfl.engine.checks import checked_cuts
-from hsfl.engine.entity import State
+from hsfl.engine.layer_copy import State
 from hsfl.engine.optimizer import Optimizer
 from hsfl.problem.topology import Topology, tier_layers, tier_of
 

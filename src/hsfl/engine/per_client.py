@@ -87,6 +87,8 @@ class SeededDropout(nn.Module):
         self.p, self.site = p, site
         self.keys = torch.zeros(1, dtype=torch.int64)
         """(clients,): those of `client_keys` for this site and round; no buffer, for a round is no state."""
+        self.chunk = 0
+        """Which chunk of their mini-batches comes, where they come in chunks."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if not self.training or self.p == 0:
@@ -94,7 +96,8 @@ class SeededDropout(nn.Module):
         if self.p == 1:
             return input * 0
         x = input.unflatten(0, (len(self.keys), -1))
-        element = torch.arange(x[0].numel(), device=x.device)
+        count = x[0].numel()
+        element = torch.arange(self.chunk * count, (self.chunk + 1) * count, device=x.device)
         random = _mixed(_mixed(element * _GOLDEN)[None] ^ self.keys.to(x.device)[:, None])
         keep = (random >> 40 & 0xFFFFFF) >= int(self.p * 2**24)
         return (x * keep.view(x.shape) / (1 - self.p)).flatten(0, 1)
@@ -127,14 +130,14 @@ def with_clients(layer: nn.Module, number: int, *, together: bool) -> nn.Module:
     return layer
 
 
-def seed_dropout(modules: Iterable[nn.Module], clients: Sequence[int], seed: int, round_: int) -> None:
-    """Tell the modules which clients' samples come next, in order, and in which round (counted from 0)."""
+def seed_dropout(modules: Iterable[nn.Module], clients: Sequence[int], seed: int, round_: int, chunk: int = 0) -> None:
+    """Tell the modules which clients' samples come next, in order, and in which round and chunk (counted from 0)."""
     for module in modules:
         if isinstance(module, PerClientBatchNorm):
             module.clients = len(clients)
         elif isinstance(module, SeededDropout):
             words = (torch.tensor(word, dtype=torch.int64) for word in (seed, round_, [module.site], clients))
-            module.keys = client_keys(*words)[0]
+            module.keys, module.chunk = client_keys(*words)[0], chunk
 
 
 @contextmanager
@@ -156,9 +159,10 @@ def own_chance(seed: int, round_: int, client: int, layer: int, device: torch.de
             generator.set_state(state)
 
 
-def moment(round_: Moment, mini_batch: int) -> Moment:
-    """What chance follows from, of a mini-batch of a round, both counted from 0: of the first one, the round itself."""
-    return round_ + (mini_batch << 40)
+def moment(round_: Moment, mini_batch: int, chunk: int = 0) -> Moment:
+    """What chance follows from, of a chunk of a mini-batch of a round, each counted from 0: of the first one, the round
+    itself."""
+    return round_ + ((mini_batch << 40) + (chunk << 52))
 
 
 def client_keys(seed: torch.Tensor, round_: torch.Tensor, sites: torch.Tensor, clients: torch.Tensor) -> torch.Tensor:

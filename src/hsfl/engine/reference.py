@@ -10,7 +10,8 @@ import torch
 from hsfl.engine.attendance import Sources
 from hsfl.engine.averaging import Tensors
 from hsfl.engine.entities import EntityBackend, drift, mean
-from hsfl.engine.entity import Entity, LayerCopy, State
+from hsfl.engine.entity import Entity
+from hsfl.engine.layer_copy import LayerCopy, State
 from hsfl.engine.per_client import moment
 from hsfl.engine.precision import arithmetic
 from hsfl.problem.codes import LinkCodes
@@ -47,17 +48,18 @@ class ReferenceBackend(EntityBackend):
         return entity
 
     def _round(self, inputs: torch.Tensor, targets: torch.Tensor, clients: Clients) -> torch.Tensor:
-        present, count = self._by_entity(clients), self.micro_batches
+        present, count = self._by_entity(clients), self.micro_batches * self.chunks
         pairs = zip(self._inputs(inputs).chunk(count, 1), targets.to(self.device).chunk(count, 1), strict=True)
-        losses = [self._mini_batch(i, x, y, clients, present) for i, (x, y) in enumerate(pairs)]
+        losses = [self._chunk(i, x, y, clients, present) for i, (x, y) in enumerate(pairs)]
         for entity in self._all_entities():
             entity.step(count)
         return losses[0] if count == 1 else torch.stack(losses).mean(0)
 
-    def _mini_batch(
+    def _chunk(
         self, number: int, inputs: torch.Tensor, targets: torch.Tensor, clients: Clients, present: Present
     ) -> torch.Tensor:
-        """One of the mini-batches of a round: forward, tier by tier, and backward, without a step; the losses."""
+        """A chunk of the mini-batches of a round: forward, tier by tier, and backward, without a step; the losses."""
+        mini_batch, chunk = divmod(number, self.chunks)
         sent = dict(zip(clients, inputs, strict=True))
         wanted = dict(zip(clients, targets, strict=True))
         losses: dict[int, torch.Tensor] = {}
@@ -66,20 +68,21 @@ class ReferenceBackend(EntityBackend):
             for m, tier in enumerate(present):
                 for entity, own in tier:
                     for n in own:
-                        sent[n] = entity.forward(n, sent[n], moment(self.round, number))
+                        sent[n] = entity.forward(n, sent[n], moment(self.round, mini_batch), chunk=chunk)
                         if m < self.num_tiers - 1:
                             sent[n] = self.link_above(m).up.passed(sent[n])
             for entity, own in present[-1]:
                 for n in own:
-                    losses[n], gradients[n] = entity.loss(n, wanted[n], self.loss)
+                    losses[n], gradients[n] = entity.loss(n, wanted[n], self.loss, chunk)
             for m in range(self.num_tiers - 1, -1, -1):
                 for entity, own in present[m]:
                     for n in own:
-                        passed = entity.backward(n, gradients[n], more=number > 0)
+                        passed = entity.backward(n, gradients[n], chunk, more=number > 0)
                         if passed is not None:
                             gradients[n] = [self.link_above(m - 1).down.passed(passed)]
-        for entity, _ in (pair for tier in present for pair in tier):
-            entity.settle()
+        if chunk == self.chunks - 1:
+            for entity, _ in (pair for tier in present for pair in tier):
+                entity.settle()
         none = torch.empty(0, dtype=self.dtype, device=self.device)
         return torch.stack([losses[n] for n in clients]) if clients else none
 

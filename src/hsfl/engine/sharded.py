@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from hsfl.engine import saving
-from hsfl.engine.entity import State
+from hsfl.engine.layer_copy import State
 from hsfl.engine.sharding import Processes
 from hsfl.engine.stacked import StackedBackend
 

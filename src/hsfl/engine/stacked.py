@@ -18,8 +18,8 @@ from hsfl.engine import seats
 from hsfl.engine.attendance import Sources
 from hsfl.engine.averaging import UNSENT, Tensors
 from hsfl.engine.coded_averages import coded_mean
-from hsfl.engine.entity import State
 from hsfl.engine.flat_tiers import FlatTier, Sequences
+from hsfl.engine.layer_copy import State
 from hsfl.engine.precision import arithmetic
 from hsfl.engine.seats import Seats, Weights, free_rows, rows_for
 from hsfl.engine.sharding import Processes, RoundSum, Shard

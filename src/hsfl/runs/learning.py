@@ -112,15 +112,19 @@ def step_schedule(scenario: Scenario) -> StepSchedule | None:
 
 
 def check_micro_batches(scenario: Scenario, strategy: Strategy, *, machines: bool) -> None:
-    """ScenarioError where rounds cannot have so many mini-batches or chunks, or their number cannot be planned."""
+    """ScenarioError where rounds cannot have so many mini-batches, or their number cannot be planned."""
     problem, training = scenario.training_problem, scenario.spec.training
-    given = toml_value(training.micro_batches)
-    for field in ("micro_batches", "chunks") if machines else ():
-        if getattr(training, field) != 1:
-            raise ScenarioError(
-                f"training.{field} = {toml_value(getattr(training, field))}: machines train on one mini-batch in a "
-                "round, in one piece; remove it, or simulate it with hsfl train"
-            )
+    given, deadline = toml_value(training.micro_batches), scenario.spec.execution.deadline
+    if machines and training.micro_batches != 1:
+        raise ScenarioError(
+            f"training.micro_batches = {given}: machines train on one mini-batch in a round; remove it, or simulate it "
+            "with hsfl train"
+        )
+    if machines and training.chunks > 1 and deadline is not None:
+        raise ScenarioError(
+            f"training.chunks = {training.chunks}: machines that leave out who is late (execution.deadline = "
+            f"{deadline:g} s) take mini-batches in one piece; remove one of them"
+        )
     if problem.constants.by_loss and getattr(strategy, "plans_micro_batches", False):
         raise ScenarioError(
             f'training.micro_batches = {given}: it cannot be planned with strategy.drift = "energy", which does not '

@@ -153,6 +153,7 @@ def prepare(
             averaging=RULES[training.averaging](**training.averaging_settings),
             codes=[tier.codes for tier in problem.system.tiers],
             micro_batches=problem.micro_batches,
+            chunks=problem.chunks,
             device=device,
             precision=execution.precision,
             seed=seed,
