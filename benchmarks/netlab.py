@@ -58,9 +58,9 @@ TREES = {
 SLOWED = 20
 
 
-def written(raw: dict[str, Any], cuts: list[int], rounds: int, place: Path) -> hsfl.Scenario:
+def written(raw: dict[str, Any], cuts: list[int], rounds: int, chunks: int, place: Path) -> hsfl.Scenario:
     """A scenario with a fixed plan that is never evaluated."""
-    raw["stopping"] = {"rounds": rounds}
+    raw["stopping"], raw["training"] = {"rounds": rounds}, {**raw["training"], "chunks": chunks}
     raw["strategy"] = {"name": "fixed", "cuts": cuts, "intervals": [2] * len(cuts) + [1]}
     raw["execution"] = {"evaluate_every": 10**6, "checkpoint_every": 0, "device": "cpu"}
     place.write_text(scenario_text(raw), encoding="utf-8")
@@ -73,14 +73,14 @@ def mnist_mini() -> dict[str, Any]:
     return raw
 
 
-def on_tree(tiers: list[dict[str, Any]], cuts: list[int], rounds: int, place: Path) -> hsfl.Scenario:
+def on_tree(tiers: list[dict[str, Any]], cuts: list[int], rounds: int, chunks: int, place: Path) -> hsfl.Scenario:
     """mnist-mini on other machines, with mini-batches that take links seconds."""
     raw = mnist_mini() | {"tiers": tiers}
     raw["training"] = {**raw["training"], "batch_size": 256}
-    return written(raw, cuts, rounds, place)
+    return written(raw, cuts, rounds, chunks, place)
 
 
-def slowed(rounds: int, place: Path) -> hsfl.Scenario:
+def slowed(rounds: int, chunks: int, place: Path) -> hsfl.Scenario:
     """mnist-mini as it is, but for its links."""
     raw = mnist_mini()
     for tier in raw["tiers"]:
@@ -88,7 +88,7 @@ def slowed(rounds: int, place: Path) -> hsfl.Scenario:
             if link in tier:
                 least, most = (float(rate.removesuffix(" Mbps")) for rate in tier[link]["uniform"])
                 tier[link] = {"uniform": [f"{least / SLOWED} Mbps", f"{most / SLOWED} Mbps"]}
-    return written(raw, [3, 4], rounds, place)
+    return written(raw, [3, 4], rounds, chunks, place)
 
 
 def command(*words: object) -> None:
@@ -235,6 +235,7 @@ def show(title: str, found: hsfl.Run) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--chunks", type=int, default=1, help="of every mini-batch")
     parser.add_argument("--only", default="", help="tables whose title has this in it")
     given = parser.parse_args()
     set_threads(1)
@@ -242,9 +243,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left behind
     print("| machines | part | planned | measured | |\n|---|---|---|---|---|", flush=True)
     made: dict[str, Callable[[Path], hsfl.Scenario]] = {
-        title: partial(on_tree, tiers, cuts, given.rounds) for title, (tiers, cuts) in TREES.items()
+        title: partial(on_tree, tiers, cuts, given.rounds, given.chunks) for title, (tiers, cuts) in TREES.items()
     }
-    made[f"mnist-mini, links {SLOWED} times as slow"] = partial(slowed, min(given.rounds, 8))
+    made[f"mnist-mini, links {SLOWED} times as slow"] = partial(slowed, min(given.rounds, 8), given.chunks)
     for title, one in made.items():
         if given.only in title:
             show(title, run(one, MTU if title in TREES else SMALL_MTU))

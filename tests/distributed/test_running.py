@@ -78,10 +78,12 @@ def assert_parts_add_up(run: hsfl.Run) -> None:
 
 
 def test_a_dozen_kills_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any machine, the fed server among them, at any moment, while layers move; averages are coded and corrected."""
+    """Any machine, the fed server among them, at any moment, while layers move; averages are coded and corrected, and
+    mini-batches in chunks."""
     changes = {
         "execution.backend": "reference",
         "training.averaging": "corrected",
+        "training.chunks": 2,
         "tiers.0.code": "int8",
         "stopping.rounds": 60,
     }
