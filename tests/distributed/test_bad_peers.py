@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hsfl.distributed import wire_pb2 as wire
-from hsfl.distributed.membership import Heard
+from hsfl.distributed.membership import Heard, Send
 from hsfl.distributed.tensors import Packed, WireError, pack
 from tests.distributed.network import Network, Task, connected
 
@@ -83,3 +83,34 @@ def test_the_run_goes_on_after_a_peer_was_refused(network: Network) -> None:
     network._handle(EDGE, Heard(child, message, tensors))
     assert any(f"{EDGE} refused {child}" in text for text in network.happened)
     assert torch.equal(network.machines.train_round(), reference.train_round())  # type: ignore[attr-defined]
+
+
+def test_chunks_come_in_order_and_once(tmp_path: Path) -> None:
+    """Gradients of what was not sent yet, or of what they were sent for before, and activations out of turn."""
+    machines, network = connected(Task(1, norm="none", chunks=2), tmp_path, random.Random(0))
+    machines.train_round()
+
+    def say(to: str, source: str, said: Said) -> list[Send]:
+        node = network.nodes[to]
+        message, tensors = said
+        message.epoch, message.number = node.member.epoch, node.work._number + message.HasField("round")
+        return node.handle(Heard(source, message, tensors))
+
+    parent = network.places.parent(DEVICE)
+    (sent,) = say(DEVICE, parent, words(round=wire.Round(round=1)))
+    client, (values, targets) = sent.message.activations.client, sent.tensors
+    assert sent.message.activations.chunk == 0 and network.nodes[DEVICE].due_s == 0.0
+
+    def gradients(chunk: int) -> Said:
+        return wire.Message(gradients=wire.Gradients(client=client, chunk=chunk)), [values]
+
+    with pytest.raises(WireError, match=f"gradients of chunk 2 of client {client + 1}"):
+        say(DEVICE, parent, gradients(1))
+    assert say(DEVICE, parent, gradients(0)) == []
+    with pytest.raises(WireError, match="gradients of chunk 1"):
+        say(DEVICE, parent, gradients(0))
+    say(parent, network.places.parent(parent), words(round=wire.Round(round=1)))
+    for chunk in (1, 2):
+        message = wire.Message(activations=wire.Activations(client=client, chunk=chunk))
+        with pytest.raises(WireError, match=f"chunk {chunk + 1} of client {client + 1}"):
+            say(parent, DEVICE, (message, [values, targets]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -45,6 +47,7 @@ def test_machines_as_measured_take_what_was_measured() -> None:
     problem, cuts = scenario.bare_problem, (2, 3)
     places = Places(problem.system.topology, [tier.name for tier in problem.system.tiers])
     work = work_of(problem, places, cuts)
+    assert work_of(replace(problem, chunks=4), places, cuts) == pytest.approx(work)
     measured = Measured()
     measured.see({"sensor-3": 0.5, "gateway-1": 0.0}, {"sensor-3>gateway-1": 1e6, "fed>sensor-1": 2e6}, work)
     parent = places.parent("sensor-3")
@@ -56,7 +59,5 @@ def test_machines_as_measured_take_what_was_measured() -> None:
     others = [n for n in range(20) if n != 2]
     for field in ("compute_flops", "uplink_bps", "downlink_bps"):
         assert np.array_equal(getattr(found, field)[others], getattr(given, field)[others])
-    from dataclasses import replace
-
     parts = round_parts(replace(problem, system=system), cuts)
     assert parts.compute_s[2, 0] == pytest.approx(0.5)  # what it took is what is planned
