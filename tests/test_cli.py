@@ -259,7 +259,7 @@ def test_a_mini_batch_in_chunks(command, small):
     assert "with 2 mini-batches of 4 chunks each in a pipeline" in said(command, "plan", small, *both)
     ended = command("plan", small, "--chunks", "3")
     assert ended.code == 2
-    assert "training.chunks = 3: a mini-batch of training.batch_size = 4 samples has no so many equal" in ended.err
+    assert "training.chunks = 3: a mini-batch of training.batch_size = 4 samples cannot be divided" in ended.err
 
 
 def test_allow_empty_tiers(command, tmp_path):

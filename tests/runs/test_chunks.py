@@ -22,13 +22,14 @@ STEADY = FIXED | {"dynamics.redraw_every": None, "training.batch_size": 4, "stop
 IN_TWO = {"training.chunks": 2}
 NO_DROPOUT = ("nn.Dropout(0.3)", "nn.Identity()")
 BATCH_NORM = ("nn.Dropout(0.3)", "nn.BatchNorm1d(24)")
+MIXING = "\n\nclass Mixing(nn.Module):\n    def forward(self, x):\n        return x - x.mean(0)\n"
 
 
 def tiny(tmp_path: Path, changes: Mapping[str, object], task: tuple[str, str] | None = None) -> Scenario:
     path = write_tiny(tmp_path)
     if task is not None:
         network = tmp_path / "task.py"
-        network.write_text(network.read_text().replace(*task))
+        network.write_text(network.read_text().replace(*task) + MIXING)
     return hsfl.load_scenario(path, STEADY | dict(changes))
 
 
@@ -81,16 +82,29 @@ def test_what_belongs_to_whole_mini_batches_is_refused(tmp_path) -> None:
     from hsfl.distributed.machines import Machines
 
     scenario = tiny(tmp_path, IN_TWO, BATCH_NORM)
-    with pytest.raises(ScenarioError, match=r"layer 1: training\.chunks = 2, and batch normalisation has the stat"):
+    with pytest.raises(ScenarioError, match=r"chunks = 2: layer 1 has batch normalisation, whose statistics are"):
         hsfl.train(scenario, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    with pytest.raises(ScenarioError, match=r"training\.chunks = 2: layer stem of resnet18 has batch normalisation"):
+        hsfl.plan(hsfl.load_scenario("four-tier", IN_TWO))
+    assert hsfl.plan(hsfl.load_scenario("four-tier")).evaluation.chunks == 1
     late = tiny(tmp_path, IN_TWO | {"execution.deadline": "2 s"})
     with pytest.raises(ScenarioError, match=r"training\.chunks = 2: machines that leave out who is late .* one piece"):
         prepare(late, backend=Machines)
 
 
+@pytest.mark.parametrize("instead", ["Mixing()", "nn.AlphaDropout(0.3)"])
+def test_a_layer_that_knows_its_whole_mini_batch_is_refused(instead: str, tmp_path) -> None:
+    """The reference takes clients one by one, so that such layers train there."""
+    reference = {"execution.backend": "reference"}
+    scenario = tiny(tmp_path, reference, ("nn.Dropout(0.3)", instead))
+    assert hsfl.train(scenario.with_overrides({"stopping.rounds": 1}), out=tmp_path / "whole").finished
+    with pytest.raises(ScenarioError, match=r"training\.chunks: the model learns something else from a mini-batch"):
+        hsfl.train(scenario.with_overrides(IN_TWO), out=tmp_path / "run")
+
+
 @pytest.mark.parametrize(
-    ("chunks", "said"), [(0, "greater than or equal to 1"), (1.5, "whole"), (3, "no so many equal")]
+    ("chunks", "said"), [(0, "greater than or equal to 1"), (1.5, "whole"), (3, "cannot be divided into so")]
 )
 def test_a_field_that_cannot_be_is_one_sentence(chunks: object, said: str, tmp_path) -> None:
     with pytest.raises(ScenarioError, match=rf"training\.chunks = .*{said}"):

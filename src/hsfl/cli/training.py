@@ -178,7 +178,7 @@ def report(
     Runs that differ in nothing but their seeds are shown together: mean, range, and how sure a comparison is.
     """
     from hsfl.report.measured import parts_tables
-    from hsfl.report.page import headline
+    from hsfl.report.page import differing, headline
     from hsfl.report.runs import runs_table, traffic_table, write_report
     from hsfl.runs.reading import Run
 
@@ -190,6 +190,7 @@ def report(
         traffic_table(loaded),
         *parts_tables(loaded),
         headline(loaded),
+        *([differing(loaded)] if len(loaded) > 1 else []),
         f"\nWrote {written[-1]} and {len(written) - 1} pictures beside it",
     )
 

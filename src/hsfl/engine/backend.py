@@ -18,6 +18,7 @@ from torch import nn
 from hsfl.engine.attendance import Attendance, Shares, Sources
 from hsfl.engine.averaging import UNSENT, AveragingRule, averaging_rule
 from hsfl.engine.checks import (
+    check_statistics,
     checked_batch,
     checked_clients,
     checked_count,
@@ -108,6 +109,7 @@ class Backend(Evaluating, Holding):
             with_clients(copy.deepcopy(layer), number, together=self.together).to(self.device, self.dtype).train()
             for number, layer in enumerate(checked_layers(layers))
         ]
+        check_statistics(self._layers, self.chunks)
         self.cuts = checked_cuts(cuts, self.topology, len(self._layers))
         enrolled = None if cohort is None else checked_clients(cohort, range(self.num_clients))
         self.attendance = Attendance(self.topology, len(self._layers), self.cuts, enrolled)

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from hsfl.errors import HsflError, ModelError, ScenarioError
@@ -85,6 +86,16 @@ def checked_count(count: int, name: str = "micro_batches") -> int:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ScenarioError(f"{name} {count!r}: it must be a whole number from 1 on")
     return count
+
+
+def check_statistics(layers: Sequence[nn.Module], chunks: int) -> None:
+    """ScenarioError where mini-batches in chunks would have other statistics than whole ones."""
+    for number, layer in enumerate(layers if chunks > 1 else (), 1):
+        if any(isinstance(module, _BatchNorm) for module in layer.modules()):
+            raise ScenarioError(
+                f"chunks = {chunks}: layer {number} has batch normalisation, whose statistics are those of what it is "
+                "given at once; use a normalisation of single samples, or micro_batches with a smaller batch_size"
+            )
 
 
 def checked_batch(

@@ -12,7 +12,6 @@ from contextlib import suppress
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from hsfl.engine.backend import Backend
 from hsfl.engine.losses import Loss, cross_entropy
@@ -62,15 +61,33 @@ def check_by_client(
         raise ModelError(_reason(layers, inputs, device))
 
 
-def check_in_chunks(layers: Sequence[nn.Module], chunks: int) -> None:
-    """ModelError where a mini-batch that goes through the tiers in chunks is learnt from otherwise than a whole one."""
-    for number, layer in enumerate(layers if chunks > 1 else (), 1):
-        if any(isinstance(module, _BatchNorm) for module in layer.modules()):
-            raise ModelError(
-                f"layer {number}: training.chunks = {chunks}, and batch normalisation has the statistics of what it is "
-                "given at once; use a normalisation of single samples, or training.micro_batches with a smaller "
-                "training.batch_size"
-            )
+def check_in_chunks(
+    layers: Sequence[nn.Module],
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    device: torch.device,
+    *,
+    loss: Loss = cross_entropy,
+) -> None:
+    """Train a round on (2, 2, ...) samples, whole and in chunks; ModelError where something else is learnt."""
+
+    def differ(dtype: torch.dtype) -> bool:
+        whole, apart = (
+            _updates(ReferenceBackend, layers, inputs, targets, device, dtype, loss, chunks=chunks) for chunks in (1, 2)
+        )
+        return _apart(whole, apart) > _ROUNDING[dtype]
+
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        if not differ(torch.float32):
+            return
+        with suppress(ModelError):  # a model that knows float32 only
+            if not differ(torch.float64):
+                return
+    raise ModelError(
+        "training.chunks: the model learns something else from a mini-batch in chunks than from a whole one, for a "
+        "layer mixes the samples that it is given at once, or draws random numbers other than by nn.Dropout; remove "
+        "chunks, or use training.micro_batches with a smaller training.batch_size"
+    )
 
 
 def _updates(
@@ -81,10 +98,11 @@ def _updates(
     device: torch.device,
     dtype: torch.dtype,
     loss: Loss,
+    chunks: int = 1,
 ) -> dict[str, torch.Tensor]:
     """How a round changes every weight and buffer, by name, and the losses."""
     rule = {"name": "sgd", "lr": 1.0}
-    backend = kind(layers, _HOSTS, (1,), rule, loss=loss, device=device, dtype=dtype, capture=False)
+    backend = kind(layers, _HOSTS, (1,), rule, loss=loss, device=device, dtype=dtype, capture=False, chunks=chunks)
     before = {key: value.clone() for key, value in backend.global_state().items()}
     torch.manual_seed(1)
     losses = backend.step(inputs, targets)

@@ -102,8 +102,8 @@ def beyond_in_chunks(settings: Settings, found: Found) -> Result:
         rows,
         claims,
         [
-            "Nothing is trained for it: chunks have the mean gradient of their mini-batch, so that the runs are those "
-            "of beyond, up to rounding, with the same plans, and only rounds of split training are timed anew. "
+            "No run is trained in chunks for it: they have the mean gradient of their mini-batch, so that the runs are "
+            "those of beyond, up to rounding, with the same plans, and only rounds of split training are timed anew. "
             "Averages, moves and measuring take as long as they did. Plans made for chunks are not trained.",
             "One chunk is beyond. Times as fast: as full synchronisation at its best cuts in one piece, with plain "
             f"averages and 32 bits, whose final error times {MORE_ERROR} is the target. Speed holds if the mean is at "

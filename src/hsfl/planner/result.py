@@ -59,6 +59,8 @@ class Evaluation:
     """Tiers with an entity that does not hold its part (C5); devices once."""
     limits: tuple[Limit, ...]
     """The largest first."""
+    chunks: int = 1
+    """In how many parts a mini-batch goes through the tiers."""
 
     def __repr__(self) -> str:
         return f"<Evaluation: {self.in_short}>"
@@ -85,6 +87,7 @@ class Evaluation:
             "intervals": list(self.plan.intervals),
             **({} if self.plan.codes is None else {"codes": self.plan.code_names()}),
             **({} if self.plan.micro_batches is None else {"micro_batches": self.plan.micro_batches}),
+            **({} if self.chunks == 1 else {"chunks": self.chunks}),
             "learning_rate": self.learning_rate,
             "target": self.target,
             "rounds": self.rounds,
@@ -250,6 +253,7 @@ def evaluate_plan(problem: Problem, plan: Plan) -> Evaluation:
         memory_bits=tuple((memory * problem.system.most_clients).tolist()),
         tiers_over_memory=tuple(np.flatnonzero((memory >= problem.system.memory_per_client_bits)[:tree]).tolist()),
         limits=_limits(parts, (aggregation / intervals).tolist(), tree),
+        chunks=problem.chunks,
     )
 
 

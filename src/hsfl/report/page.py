@@ -31,9 +31,13 @@ from hsfl.report.traffic import traffic_rows
 from hsfl.report.verdicts import SPREADS, grouped_headline, grouped_rows, spread
 from hsfl.report.words import both, counted, each_round, forecast_text, left_out, numbers, percent, planned_codes
 from hsfl.runs.reading import Run, common_target, total_bytes
+from hsfl.scenario.toml_format import dotted
+from hsfl.scenario.varying import value_text
 
 #: Of a long list of plans, so many at either end are shown.
 PLANS_SHOWN = 20
+#: How many letters the values of a field in which runs differ may have to be shown.
+SHORT = 40
 
 
 @dataclass(frozen=True)
@@ -202,11 +206,7 @@ def what_you_see(runs: Sequence[Run]) -> str:
     if len(runs) > 1 and target is not None:
         sentences.append(_sent(found, target))
     if len(runs) > 1:
-        different = differences(runs)
-        if len(different) > 8:
-            different = [*different[:7], f"{len(different) - 7} other fields"]
-        same = "Their scenarios are the same."
-        sentences.append(f"Their scenarios differ in {both(different)}." if different else same)
+        sentences.append(differing(runs))
     elif len(runs[0].plans) > 0:
         sentences.append(_plan_sentence(runs[0]))
     unfinished = [label for label, run in zip(run_labels(runs), runs, strict=True) if not run.finished]
@@ -217,6 +217,17 @@ def what_you_see(runs: Sequence[Run]) -> str:
     if what_times_are(runs) not in sentences[1]:
         sentences.append(what_times_are(runs))
     return " ".join(sentences)
+
+
+def differing(runs: Sequence[Run]) -> str:
+    """In which fields the scenarios of some runs differ, with what each run has where that is short."""
+    flat, words = [dotted(run.scenario) for run in runs], []
+    for name in differences(runs):
+        values = ", ".join(value_text(of.get(name)) for of in flat)
+        words.append(f"{name} ({values})" if len(values) <= SHORT else name)
+    if len(words) > 8:
+        words = [*words[:7], f"{len(words) - 7} other fields"]
+    return f"Their scenarios differ in {both(words)}." if words else "Their scenarios are the same."
 
 
 def _setting(runs: Sequence[Run]) -> str:

@@ -20,6 +20,7 @@ from hsfl.engine import BACKENDS, Backend
 from hsfl.engine.algorithm import Task
 from hsfl.engine.asking import proposed
 from hsfl.engine.averaging import RULES
+from hsfl.engine.checks import check_statistics
 from hsfl.engine.losses import LOSSES, are_classes, cross_entropy, targets_of
 from hsfl.engine.running import run_layer
 from hsfl.engine.selfcheck import check_by_client, check_in_chunks
@@ -139,8 +140,10 @@ def prepare(
             raise ScenarioError(
                 f"the model has {len(layers)} layers, its profile {problem.num_layers}; measure it again"
             )
-        check_in_chunks(layers, training.chunks)
+        check_statistics(layers, training.chunks)
         check_by_client(layers, inputs, expected, device, together=backend.together, loss=minimised.loss)
+        if training.chunks > 1:
+            check_in_chunks(layers, inputs, expected, device, loss=minimised.loss)
         made = backend(
             layers,
             [hosts.tolist() for hosts in problem.system.hosts],

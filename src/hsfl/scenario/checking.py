@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hsfl.errors import ScenarioError
+from hsfl.problem.profile import LayerProfile
 from hsfl.problem.topology import tiers_text, with_tail
 from hsfl.scenario.field_errors import first_problem
 from hsfl.scenario.schema import ScenarioFile
@@ -40,7 +41,7 @@ def checked_spec(raw: Mapping[str, Any], source: str) -> ScenarioFile:
     if training.batch_size % training.chunks:
         raise ScenarioError(
             f"{source}: training.chunks = {training.chunks}: a mini-batch of training.batch_size = "
-            f"{training.batch_size} samples has no so many equal parts; give a divisor of it"
+            f"{training.batch_size} samples cannot be divided into so many equal parts; give a divisor of it"
         )
     names = tier_names(spec)
     if repeated := [n for n in names if names.count(n) > 1]:
@@ -48,6 +49,17 @@ def checked_spec(raw: Mapping[str, Any], source: str) -> ScenarioFile:
             f"{source}: tiers.name = {toml_value(repeated[0])} is used twice; give every tier its own name"
         )
     return spec
+
+
+def check_chunks(spec: ScenarioFile, profile: LayerProfile, source: str) -> None:
+    """ScenarioError where a built-in model cannot take mini-batches in chunks."""
+    if spec.training.chunks > 1 and spec.model.name is not None and profile.buffer_bits is not None:
+        for name in (name for name, bits in zip(profile.names, profile.buffer_bits, strict=True) if bits):
+            raise ScenarioError(
+                f"{source}: training.chunks = {spec.training.chunks}: layer {name} of {spec.model.name} has batch "
+                "normalisation, whose statistics are those of what it is given at once; remove chunks, or use "
+                "training.micro_batches with a smaller training.batch_size"
+            )
 
 
 def check_averaging(spec: ScenarioFile, source: str) -> None:

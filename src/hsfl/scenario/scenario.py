@@ -18,7 +18,7 @@ from hsfl.problem.profile import FloatArray, LayerProfile
 from hsfl.problem.system import System
 from hsfl.scenario.catalog import CLASSES, DEFAULT_INPUT_SHAPES, shipped_profile
 from hsfl.scenario.caveats import caveat
-from hsfl.scenario.checking import check_averaging, checked_spec, listed_tiers, tier_names
+from hsfl.scenario.checking import check_averaging, check_chunks, checked_spec, listed_tiers, tier_names
 from hsfl.scenario.data_section import DataSection
 from hsfl.scenario.draw import draw_system
 from hsfl.scenario.objects import given_fields, still_named
@@ -190,6 +190,7 @@ class Scenario:
                 f'{self.source}: training.momentum = {training.momentum}: only with optimizer = "momentum"; remove it'
             )
         check_averaging(self.spec, self.source)
+        check_chunks(self.spec, profile, self.source)
         if not profile.optimizer_bits.any():
             profile = profile.with_optimizer(training.optimizer)
         if len(profile) < len(self.tier_names):
