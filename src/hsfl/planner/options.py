@@ -17,7 +17,7 @@ from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import IntArray, edges
 from hsfl.theory.coding import crossing_noise
-from hsfl.theory.latency import slowest_latency, works
+from hsfl.theory.latency import slowest_latency
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +51,8 @@ class Options:
     """(2, M-1, U, L): of a chunk up and down, if the cut lies after the layer."""
     noise: FloatArray
     """(2, M-1, U, L): what the code takes of the margin."""
-    works: FloatArray
-    """FLOPs of the first layers: (1, L+1), or (2, L+1) where forward and backward passes count apart."""
+    work: FloatArray
+    """(L+1,): FLOPs of the first layers."""
     slowness: FloatArray
 
     @classmethod
@@ -60,7 +60,7 @@ class Options:
         """`plan_codes`: among the codes that are allowed; else only those in force."""
         if not (plan_codes and problem.system.plans_codes) and problem.constants.coding_noise is None:
             bits = problem.chunk_samples * np.stack((problem.uplink_bits, problem.downlink_bits))[:, :, None]
-            return cls(bits, np.zeros_like(bits), works(problem), slowness)
+            return cls(bits, np.zeros_like(bits), problem.work_flops, slowness)
         links = ("up", "down")
         codes = [
             [
@@ -78,7 +78,7 @@ class Options:
             lost = {code: crossing_noise(problem, link, code) for code in used}
             every.append([[sent[code] for code in own] for own in tiers])
             noise.append([[lost[code] for code in own] for own in tiers])
-        return cls(np.array(every), np.array(noise), works(problem), slowness)
+        return cls(np.array(every), np.array(noise), problem.work_flops, slowness)
 
     @property
     def several(self) -> bool:
@@ -155,23 +155,20 @@ class Options:
 
     def demand(self, tiers: list[TierCuts], cuts: IntArray, options: IntArray) -> FloatArray:
         """(K, D): what a mini-batch of cut vectors in the options asks of every client, as `theory.latency.demands`."""
-        M, at = len(tiers) + 1, edges(cuts, self.works.shape[1] - 1)
+        M, done = len(tiers) + 1, self.work[edges(cuts, len(self.work) - 1)]
         demand = np.empty((len(cuts), len(self.slowness)))
-        for w, work in enumerate(self.works):
-            done = work[at]
-            np.subtract(done[:, 1:], done[:, :-1], out=demand[:, w * M : (w + 1) * M])
+        np.subtract(done[:, 1:], done[:, :-1], out=demand[:, :M])
         for m, tier in enumerate(tiers):
             demand[:, m - 2 * (M - 1)], demand[:, m - (M - 1)] = tier.bits[:, options[:, m]]
         return demand
 
     def latency_by_option(self, tiers: list[TierCuts]) -> tuple[FloatArray, list[FloatArray]]:
         """T_n as `theory.latency.latency_by_cut` has it, regrouped by options: (P,) and, for every tier, (P, O)."""
-        M, slowness = len(tiers) + 1, self.slowness
-        links = slowness[2 - 2 * M : 1 - M], slowness[1 - M :]
-        compute = [(slowness[w * M : (w + 1) * M], work) for w, work in enumerate(self.works)]
+        M, slowness, work = len(tiers) + 1, self.slowness, self.work
+        f, links = slowness[:M], (slowness[M : 2 * M - 1], slowness[2 * M - 1 :])
         per_option = [
-            sum((f[m] - f[m + 1])[:, None] * work[tier.layer] for f, work in compute)
+            (f[m] - f[m + 1])[:, None] * work[tier.layer]
             + sum(seconds[m][:, None] * bits for seconds, bits in zip(links, tier.bits, strict=True))
             for m, tier in enumerate(tiers)
         ]
-        return np.asarray(sum(work[-1] * f[-1] for f, work in compute)), per_option
+        return work[-1] * f[-1], per_option

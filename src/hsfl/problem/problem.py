@@ -155,11 +155,6 @@ class Problem:
         """(L+1,): FLOPs of the first l layers for one chunk, forward and backward (W_l = rho_l + varpi_l)."""
         return cumulative(self.chunk_samples * (self.profile.forward_flops + self.profile.backward_flops))
 
-    @cached_property
-    def pass_flops(self) -> FloatArray:
-        """(2, L+1): the same of the forward and of the backward pass alone."""
-        return cumulative(self.chunk_samples * np.stack((self.profile.forward_flops, self.profile.backward_flops)))
-
     @property
     def gradient_variance(self) -> FloatArray:
         """(L,): the variance of what a client steps with, the mean of k mini-batch gradients: sigma_l^2 / k."""

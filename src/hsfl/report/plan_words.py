@@ -86,7 +86,7 @@ def slowest_text(problem: Problem, e: Evaluation) -> str:
     whole = f"{count:,} mini-batches" if count > 1 else "the mini-batch"
     pieces = f" in {chunks:,} chunks" if count == 1 else f" of {chunks:,} chunks each"
     piped = "" if count * chunks == 1 else f", with {whole}{pieces if chunks > 1 else ''} in a pipeline"
-    piped += f" (the slowest stage up and the slowest down for all {count * chunks:,}, others for one)" if piped else ""
+    piped += f" (what takes longest is for all {count * chunks:,}, the rest for one)" if piped else ""
     if not problem.system.sampled:
         return f"the slowest client (client {e.slowest_client + 1:,} of {clients:,}){piped}"
     slowest = "one" if participants == 1 else f"the slowest of {participants:,}"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from hsfl.problem.problem import Problem, cumulative
 from hsfl.problem.profile import FloatArray
 from hsfl.problem.topology import edges
-from hsfl.theory.pipeline import as_sums, by_stage, pipelined_latency, virtual_clients
+from hsfl.theory.pipeline import as_sums, pipelined_latency, virtual_clients
 
 #: How many latencies `split_latency` holds in memory at once.
 _AT_ONCE = 1 << 22
@@ -21,7 +21,7 @@ _AT_ONCE = 1 << 22
 class RoundParts:
     """Where clients' rounds spend their time, in seconds; the last axis is the tier.
 
-    Of several chunks: of the first, and of the others where they hold it up, in the slowest stage up and down.
+    Of several chunks: of one, and of all of them where it takes longest.
     """
 
     compute_s: FloatArray
@@ -41,19 +41,13 @@ class RoundParts:
 def demands(problem: Problem, cuts: npt.ArrayLike) -> FloatArray:
     """What a chunk asks of every client by each plan: (..., 3M-2), FLOPs per tier, bits up and down per cut.
 
-    In the order of the rows of `System.slowness`, so that T_n(c) = demands(c) @ slowness[:, n]. Where a round has
-    several chunks, (..., 4M-2), with FLOPs forward and backward, in the order of `pipeline.by_stage`.
+    In the order of the rows of `System.slowness`, so that T_n(c) = demands(c) @ slowness[:, n].
     """
     cuts = np.asarray(cuts)
     b, tier, at = problem.chunk_samples, np.arange(problem.system.num_tiers - 1), edges(cuts, problem.num_layers)
-    done = [work[at] for work in works(problem)]
+    done = problem.work_flops[at]
     up, down = problem.uplink_bits[tier, cuts - 1], problem.downlink_bits[tier, cuts - 1]
-    return np.concatenate((*(one[..., 1:] - one[..., :-1] for one in done), b * up, b * down), axis=-1)
-
-
-def works(problem: Problem) -> FloatArray:
-    """FLOPs of the first l layers for one chunk: (1, L+1), or (2, L+1) where forward and backward count apart."""
-    return problem.work_flops[None] if problem.chunks_per_round == 1 else problem.pass_flops
+    return np.concatenate((done[..., 1:] - done[..., :-1], b * up, b * down), axis=-1)
 
 
 def columns(problem: Problem, slowness: FloatArray) -> FloatArray:
@@ -62,7 +56,7 @@ def columns(problem: Problem, slowness: FloatArray) -> FloatArray:
     T_S(c) is the maximum over them of demands(c) @ column. Where a round has several chunks they are virtual.
     """
     count = problem.chunks_per_round
-    return slowness if count == 1 else virtual_clients(by_stage(slowness), count)
+    return slowness if count == 1 else virtual_clients(slowness, count)
 
 
 def client_latency(problem: Problem, demand: FloatArray, slowness: FloatArray) -> FloatArray:
@@ -71,7 +65,7 @@ def client_latency(problem: Problem, demand: FloatArray, slowness: FloatArray) -
     if count == 1:
         found: FloatArray = demand @ slowness
         return found
-    return pipelined_latency(demand, by_stage(slowness), count)
+    return pipelined_latency(demand, slowness, count)
 
 
 def round_parts(problem: Problem, cuts: npt.ArrayLike, clients: Sequence[int] | None = None) -> RoundParts:
@@ -80,16 +74,15 @@ def round_parts(problem: Problem, cuts: npt.ArrayLike, clients: Sequence[int] | 
     demand = demands(problem, cuts)
     if problem.chunks_per_round == 1:
         return _parts(problem, np.moveaxis(demand[..., :, None] * slowness, -1, -2))
-    each, slowness = demand.reshape(-1, demand.shape[-1]), by_stage(slowness)
+    each = demand.reshape(-1, demand.shape[-1])
     parts = np.array([(one[:, None] * as_sums(one, slowness, problem.chunks_per_round)).T for one in each])
     return _parts(problem, parts.reshape(*demand.shape[:-1], *parts.shape[1:]))
 
 
 def _parts(problem: Problem, seconds: FloatArray) -> RoundParts:
-    """Seconds in the order of `demands` along the last axis, by tier; FLOPs forward and backward are one part."""
+    """Seconds in the order of `demands` along the last axis, by tier."""
     M = problem.system.num_tiers
-    compute, up, down = seconds[..., : 2 - 2 * M], seconds[..., 2 - 2 * M : 1 - M], seconds[..., 1 - M :]
-    return RoundParts(compute if compute.shape[-1] == M else compute[..., :M] + compute[..., M:], up, down)
+    return RoundParts(seconds[..., :M], seconds[..., M : 2 * M - 1], seconds[..., 2 * M - 1 :])
 
 
 def arrival_latency(problem: Problem, cuts: npt.ArrayLike, clients: Sequence[int] | None = None) -> FloatArray:
@@ -113,17 +106,14 @@ def latency_by_cut(problem: Problem, slowness: FloatArray) -> tuple[FloatArray, 
 
     T_n(c) = base_n + sum_m g_{m,n}(c_m), with base_n = W_L / f_{M,n} and
     g_{m,n}(l) = W_l (1/f_{m,n} - 1/f_{m+1,n}) + b psi_l / r^A_{m,n} + b chi_l / r^G_{m,n}.
-    Forward and backward passes that count apart have a W and an f each.
     """
-    M, b, work = problem.system.num_tiers, problem.chunk_samples, works(problem)
-    f = slowness[: len(work) * M].reshape(len(work), M, -1)
-    up, down = slowness[2 - 2 * M : 1 - M], slowness[1 - M :]
+    M, b, work = problem.system.num_tiers, problem.chunk_samples, problem.work_flops
+    f, up, down = slowness[:M], slowness[M : 2 * M - 1], slowness[2 * M - 1 :]
     none = np.zeros((M - 1, 1))
     activations = np.concatenate((none, b * problem.uplink_bits), axis=1)[:, None]
     gradients = np.concatenate((none, b * problem.downlink_bits), axis=1)[:, None]
-    per_cut = sum((one[:-1] - one[1:])[:, :, None] * flops for one, flops in zip(f, work, strict=True))
-    per_cut = per_cut + up[:, :, None] * activations + down[:, :, None] * gradients
-    return np.asarray(sum(flops[-1] * one[-1] for one, flops in zip(f, work, strict=True))), per_cut
+    per_cut = (f[:-1] - f[1:])[:, :, None] * work + up[:, :, None] * activations + down[:, :, None] * gradients
+    return work[-1] * f[-1], per_cut
 
 
 def split_latency(problem: Problem, cuts: npt.ArrayLike, slowness: FloatArray | None = None) -> FloatArray:
@@ -178,7 +168,7 @@ def mean_slowest(problem: Problem, demand: FloatArray) -> FloatArray:
     weights = np.empty_like(chances)
     weights[order] = chances
     if problem.chunks_per_round > 1:
-        slowness = as_sums(demand, by_stage(slowness), problem.chunks_per_round)
+        slowness = as_sums(demand, slowness, problem.chunks_per_round)
     return slowness @ weights
 
 
@@ -196,7 +186,7 @@ def slowest_round(problem: Problem, cuts: npt.ArrayLike) -> tuple[int, FloatArra
     client, count = int(latency.argmax()), problem.chunks_per_round
     slowest = slowness[:, client]
     if count > 1:
-        slowest = as_sums(demand, by_stage(slowness[:, [client]]), count)[:, 0]
+        slowest = as_sums(demand, slowness[:, [client]], count)[:, 0]
     return client, latency[client], _parts(problem, demand * slowest)
 
 
