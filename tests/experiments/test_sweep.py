@@ -102,6 +102,7 @@ def test_a_run_that_fails_is_recorded_and_the_others_go_on(command, tiny, tmp_pa
     assert ended.code == 0 and "module task has no nothing" in ended.err and "Traceback" not in ended.err
     good, bad = rows(tmp_path / "s")
     assert (good["ended"], bad["ended"]) == ("rounds", "failed") and "has no nothing" in bad["why"]
+    assert "1 run, 1 of them trained now" in ended.out
     none = command("sweep", tiny, "--vary", "data.factory=task:nothing", "--jobs", 1, "--out", "t")
     assert none.code == 2 and "t: no run could be trained; the first: " in none.err
 

@@ -80,6 +80,7 @@ def sweep(
     from hsfl.experiments.side_by_side import gpus_for
     from hsfl.report.progress import RunsProgress
     from hsfl.report.sweeps import failures, sweep, sweep_table
+    from hsfl.report.words import counted
     from hsfl.runs.interrupting import stops_at_once
     from hsfl.runs.preparing import choose_device
 
@@ -121,4 +122,6 @@ def sweep(
     for text in failures(found):
         say(text)
     trained = progress.seen.trained
-    show(f"{len(found.runs)} runs, {trained} of them trained now; report in {out / 'report' / 'report.html'}")
+    show(
+        f"{counted(len(found.runs), 'run')}, {trained} of them trained now; report in {out / 'report' / 'report.html'}"
+    )

@@ -199,7 +199,7 @@ def sweep_runs(
     for (folder, _), why in found:
         failed[folder.resolve()] = why or None
         counts.done += 1
-        counts.trained += 1
+        counts.trained += not why
         counts.current = folder.name
         on_progress(counts)
     return [_read(one, failed.get(one.folder.resolve())) for one in runs]
