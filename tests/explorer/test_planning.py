@@ -99,6 +99,14 @@ def test_several_mini_batches_are_planned_and_shown(count: str) -> None:
     assert points[2]["seconds"] <= min(point["seconds"] for point in points) and "a round" in points[2]["intervals"]
 
 
+def test_chunks_are_chosen_and_shown() -> None:
+    view = page().plan(asked(changes={"training.chunks": "4"}), stays)
+    field = next(f for f in view["fields"] if f["path"] == "training.chunks")
+    assert (field["kind"], field["text"], field["choices"]) == ("choice", "4", ("1", "2", "4", "8", "16"))
+    assert view["plan"]["chunks"] == 4 and "in 4 chunks in a pipeline" in view["plan"]["client"]
+    assert sum(step["seconds"] for step in view["plan"]["steps"]) == pytest.approx(view["plan"]["round_s"])
+
+
 def test_a_plan_by_hand_says_what_it_costs() -> None:
     own = page().plan(asked(own={"cuts": [3, 8], "intervals": [10, 5, 1]}), stays)["own"]
     mine, best = hsfl.evaluate("paper", (3, 8), (10, 5, 1)), hsfl.plan("paper")

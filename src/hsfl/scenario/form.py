@@ -34,8 +34,9 @@ TURNED = {
         "code",
     ),
 }
+_POWERS = ("1", "2", "4", "8", "16")
 #: What is offered for fields that take other things, too.
-_OFFERED = {"code": (*CODES, AUTO), "micro_batches": ("1", "2", "4", "8", "16", AUTO)}
+_OFFERED = {"code": (*CODES, AUTO), "micro_batches": (*_POWERS, AUTO), "chunks": _POWERS}
 #: A longer list is shown but not turned.
 _MANY = 64
 
