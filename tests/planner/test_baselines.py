@@ -53,8 +53,8 @@ def test_nothing_of_the_same_kind_beats_the_plan(name: str) -> None:
     result = hsfl.plan(scenario)
     found = {a.name: a for a in alternatives(scenario.problem, result.plan)}
     for alternative in found.values():
-        if alternative.name.startswith("no ") or alternative.evaluation is None:
-            continue  # another system, or a tier that only relays
+        if alternative.name.startswith(("no ", "4 ")) or alternative.evaluation is None:
+            continue  # another system, a tier that only relays, or machines that work at the same time
         assert alternative.evaluation.objective_s >= result.objective_s * (1 - 1e-12)
         assert alternative.evaluation.fits_memory
     psl = found["PSL"].evaluation
@@ -66,6 +66,29 @@ def test_random_alternatives_are_reproducible() -> None:
     plan = hsfl.plan(scenario).plan
     once, again = ([a.evaluation.plan for a in hsfl.compare(scenario, plan) if a.evaluation] for _ in range(2))
     assert once == again
+
+
+def test_chunks_are_compared_where_there_can_be_any() -> None:
+    """The plan for them is the plan of a scenario that has them."""
+    four = "training.chunks"
+    for changes in ({}, {"participation.cohort": 5}, {"tiers.*.code": "int8"}):
+        scenario = hsfl.load_scenario("paper", changes)
+        result = hsfl.plan(scenario)
+        *_, last = alternatives(scenario.problem, result.plan)
+        planned = hsfl.plan(hsfl.load_scenario("paper", changes | {four: 4}))
+        assert last.name == "4 chunks" and last.evaluation is not None and last.evaluation.chunks == 4
+        assert last.evaluation.objective_s == pytest.approx(planned.objective_s, rel=1e-9)
+        assert planned.objective_s < result.objective_s
+    names = {}
+    for name, changes in {
+        "in chunks": ("paper", {four: 2}),
+        "batch normalisation": ("four-tier", {}),
+        "no four equal ones": ("paper", {"training.batch_size": 18}),
+        "labels on devices": ("mnist-mini", {"training.labels": "devices"}),
+    }.values():
+        scenario = hsfl.load_scenario(name, changes)
+        names |= {a.name: a for a in alternatives(scenario.problem, hsfl.plan(scenario).plan)}
+    assert "full sync" in names and "4 chunks" not in names
 
 
 def test_one_tier_less() -> None:

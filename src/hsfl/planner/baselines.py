@@ -23,6 +23,8 @@ from hsfl.problem.units import format_seconds
 
 #: The paper draws random intervals from 1 to 25 rounds.
 LONGEST_RANDOM_INTERVAL = 25
+#: In how many chunks mini-batches are taken to see what it would gain: most of it comes with the first few.
+CHUNKS = 4
 #: An odd number of draws, so that one of them is the median.
 DRAWS = 101
 
@@ -116,6 +118,7 @@ def alternatives(problem: Problem, plan: Plan, *, allow_empty_tiers: bool = Fals
     never = tuple(NEVER if averaged else 1 for averaged in problem.system.averaged)
     yield single("PSL", "parallel split learning: never averaged, the cuts of the plan", Plan(plan.cuts, never))
     yield from one_tier_less(problem, allow_empty_tiers=allow_empty_tiers)
+    yield from in_chunks(problem, allow_empty_tiers=allow_empty_tiers)
 
 
 def full_sync_cuts(problem: Problem) -> tuple[int, ...]:
@@ -204,6 +207,21 @@ def one_tier_less(problem: Problem, *, allow_empty_tiers: bool = False) -> Itera
         except InfeasibleError:
             evaluation = None
         yield Alternative(f"no {names[m]}", what, without, evaluation)
+
+
+def in_chunks(problem: Problem, *, allow_empty_tiers: bool = False) -> Iterator[Alternative]:
+    """The best plan with mini-batches in `CHUNKS` chunks, where they are in one piece and could be taken apart."""
+    buffers = problem.profile.buffer_bits
+    whole = problem.system.returns or (buffers is not None and buffers.any())
+    if problem.chunks > 1 or problem.batch_size % CHUNKS or whole:
+        return
+    apart = replace(problem, chunks=CHUNKS)
+    try:
+        solver = ExactSolver(apart, allow_empty_tiers=allow_empty_tiers, plan_codes=False)
+        evaluation = evaluate_plan(apart, solver.solve().plan)
+    except InfeasibleError:
+        evaluation = None
+    yield Alternative(f"{CHUNKS} chunks", f"mini-batches in {CHUNKS} chunks, the best plan for that", apart, evaluation)
 
 
 def _relaying(problem: Problem, tier: int, allow_empty_tiers: bool) -> Segments:

@@ -144,11 +144,13 @@ def compare_table(result: PlanResult, others: Sequence[Alternative]) -> Renderab
     notes: list[RenderableType] = [Grid(header, rows, right), legend]
     faster = [a for a in others if a.evaluation and a.evaluation.objective_s < result.objective_s * (1 - 1e-9)]
     if faster:
-        relaying = any(len(a.evaluation.plan.cuts) == len(result.cuts) for a in faster if a.evaluation)
-        remedy = (
-            " --allow-empty-tiers plans for tiers that only relay." if relaying and result.method == "exact" else ""
-        )
-        notes.append(Text(f"Faster than this plan: {', '.join(a.name for a in faster)}.{remedy}", style="yellow"))
+        said = [f"Faster than this plan: {', '.join(a.name for a in faster)}."]
+        found = [e for a in faster if (e := a.evaluation) is not None]
+        apart = [e.chunks for e in found if e.chunks > result.evaluation.chunks]
+        if any(len(e.plan.cuts) == len(result.cuts) and e.chunks not in apart for e in found):
+            said += ["--allow-empty-tiers plans for tiers that only relay."] if result.method == "exact" else []
+        said += [f"--chunks {count} takes mini-batches apart." for count in apart]
+        notes.append(Text(" ".join(said), style="yellow"))
     return Group(*notes)
 
 
