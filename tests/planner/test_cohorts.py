@@ -119,7 +119,7 @@ def test_nothing_of_the_same_kind_beats_the_plan() -> None:
     rows = list(alternatives(problem, result.plan))
     assert "BCD" not in [row.name for row in rows]
     for row in rows:
-        if not row.name.startswith("no ") and row.evaluation is not None:
+        if not row.name.startswith(("no ", "4 ")) and row.evaluation is not None:
             assert row.evaluation.objective_s >= result.objective_s * (1 - 1e-12)
     rng = np.random.default_rng(0)
     drawn = [random_intervals(problem, rng) for _ in range(50)]
