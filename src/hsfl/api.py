@@ -164,9 +164,9 @@ def backend(
     Options: `loss` (of outputs and targets, for every sample; default cross entropy), `metrics` (the same by name),
     `weights` (what every client counts), `averaging` ("plain", "corrected", "fedadam" and the like, or a rule of
     `hsfl.engine.averaging`), `codes` ("int8" for all links, or for each tier a name or a table such as ``{"up":
-    "int4", "down": "int8"}``), `micro_batches` (how many mini-batches of every client `step` is given), `chunks` (in
-    how many parts the reference takes each), `dtype`, `device`, `precision` ("fp32", "tf32", "bf16"), `seed` (of
-    dropout), `capture` (False: no CUDA graphs), `data` (what `train_round` trains on). All count from 0. Needs torch.
+    "int4", "down": "int8"}``), `micro_batches` (how many mini-batches of every client `step` is given), `dtype`,
+    `device`, `precision` ("fp32", "tf32", "bf16"), `seed` (of dropout), `capture` (False: no CUDA graphs) and `data`
+    (what `train_round` trains on). Tiers, entities, clients, layers and rounds count from 0 here. Needs torch.
     """
     from hsfl.engine import BACKENDS
 

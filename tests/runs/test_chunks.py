@@ -9,7 +9,7 @@ import pytest
 
 import hsfl
 from hsfl.errors import ScenarioError
-from hsfl.experiments.in_chunks import in_chunks
+from hsfl.experiments.in_chunks import timed_in_chunks
 from hsfl.experiments.store import Store
 from hsfl.runs.preparing import prepare
 from hsfl.runs.reading import Run
@@ -64,7 +64,7 @@ def test_a_run_in_one_piece_is_one_in_chunks_on_the_clock(tmp_path) -> None:
     again = retimed(whole, chunks)
     assert again is not None and seconds(again) == pytest.approx(expected)
     assert seconds(store.run(chunks)) == pytest.approx(expected) and len(store.trained) == 1
-    assert seconds(in_chunks(whole, scenario.training_problem, 2)) == pytest.approx(expected)
+    assert seconds(timed_in_chunks(whole, scenario.training_problem, 2)) == pytest.approx(expected)
 
 
 def test_rounds_are_those_of_the_plan_in_force(tmp_path) -> None:
@@ -74,7 +74,7 @@ def test_rounds_are_those_of_the_plan_in_force(tmp_path) -> None:
     assert len({tuple(plan.cuts) for plan in run.plans}) > 1
     again = retimed(run, scenario.with_overrides({"training.chunks": 4}))
     assert again is not None
-    assert seconds(in_chunks(run, scenario.training_problem, 4)) == pytest.approx(seconds(again))
+    assert seconds(timed_in_chunks(run, scenario.training_problem, 4)) == pytest.approx(seconds(again))
 
 
 def test_what_belongs_to_whole_mini_batches_is_refused(tmp_path) -> None:

@@ -13,7 +13,7 @@ from hsfl.distributed import wire_pb2 as wire
 from hsfl.distributed.lateness import Lateness
 from hsfl.distributed.membership import Heard, Send
 from hsfl.distributed.moving import MovingWork
-from hsfl.distributed.passes import Pass, Probing, in_chunks
+from hsfl.distributed.passes import Pass, Probing, chunk_by_chunk
 from hsfl.distributed.places import COORDINATOR, FED, Places
 from hsfl.distributed.saves import Saves
 from hsfl.distributed.shapes import Crossing
@@ -121,7 +121,7 @@ class EntityWork(MovingWork):
             return []
         own = sorted(self._clients, key=self.entity.clients.index) if self.tier == 0 else ()
         batches = ((n, *self.parts._data().batch(self.parts.drawn()[n : n + 1])) for n in own)
-        self._pass.ahead = in_chunks(((n, inputs[0], targets[0]) for n, inputs, targets in batches), chunks)
+        self._pass.ahead = chunk_by_chunk(((n, inputs[0], targets[0]) for n, inputs, targets in batches), chunks)
         return self._next()
 
     def _next(self) -> list[Send]:
@@ -197,8 +197,8 @@ class EntityWork(MovingWork):
         under_way.back[client] += 1
         with self._computing():
             passed = under_way.entity.backward(client, gradients, chunk, more=chunk > 0)
-        last = under_way.back[client] == under_way.chunks
-        under_way.clients -= {client} if last else set()
+        if last := under_way.back[client] == under_way.chunks:
+            under_way.clients.remove(client)
         if self._probing is not None:
             self._probing.take(client, self._done.found[self.name])
         sent = []

@@ -20,7 +20,7 @@ from hsfl.engine.training_data import Batch
 Own = tuple[int, torch.Tensor, torch.Tensor]
 
 
-def in_chunks(batches: Iterable[Own], chunks: int) -> deque[Sequence[Own]]:
+def chunk_by_chunk(batches: Iterable[Own], chunks: int) -> deque[Sequence[Own]]:
     """The first chunk of each of some mini-batches, then the second of each, and so on."""
     apart = [
         [(client, *chunk) for chunk in zip(inputs.chunk(chunks), targets.chunk(chunks), strict=True)]

@@ -85,8 +85,8 @@ class Backend(Evaluating, Holding):
         `averaging` is the rule of averages. `weights` is what every client counts, such as its number of samples
         (default: all the same). `codes` is how what crosses links is written: one code for all of them, or
         for each tier what `tiers.TIER.code` of a scenario takes (default: as it is). `micro_batches` is how many
-        mini-batches of every client a round has, whose gradients are accumulated, and `chunks` in how many parts
-        entities take each, where they take them apart.
+        mini-batches of every client a round has, whose gradients are accumulated; `chunks` is in how many parts they
+        go through the tiers, which `stacked` need not do.
         `precision` is that of products in float32: "tf32" matters on CUDA only. `seed` is dropout's. `capture` asks for
         a whole round as one CUDA graph, where the backend can (None: yes); elsewhere it is ignored. `cohort` are the
         clients that are enrolled at first, see `enrol` (default: all).

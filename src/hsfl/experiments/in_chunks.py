@@ -16,24 +16,27 @@ from hsfl.experiments.gains import (
     NUMBERS,
     PLANNED,
     TOGETHER,
+    fast_enough,
     numbers,
     partitions,
+    surely_faster,
     variants,
 )
 from hsfl.experiments.recipe import Found
-from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series, all_of
+from hsfl.experiments.result import Panel, Result, Series
 from hsfl.experiments.settings import Settings
 from hsfl.experiments.statistics import MORE_ERROR, slowdown, target_of
+from hsfl.planner.baselines import CHUNKS
 from hsfl.problem.problem import Problem
 from hsfl.records import RoundRecord
 from hsfl.runs.reading import Run
 from hsfl.theory.latency import split_latency
 
-#: In how many chunks a mini-batch goes; claims are about the middle one.
-COUNTS, CHUNKS = (1, 2, 4, 8), 4
+#: In how many chunks a mini-batch goes; claims are about `CHUNKS`.
+COUNTS = (1, 2, CHUNKS, 2 * CHUNKS)
 
 
-def in_chunks(run: Run, problem: Problem, chunks: int) -> Run:
+def timed_in_chunks(run: Run, problem: Problem, chunks: int) -> Run:
     """A run as it would have been in so many chunks, on the problem's machines, which do not change: its rounds of
     split training are shorter, and averages, moves and measuring take as long as they did."""
     pieces = replace(problem, chunks=chunks)
@@ -53,46 +56,31 @@ def beyond_in_chunks(settings: Settings, found: Found) -> Result:
     """What shorter rounds add to planning, corrected averages and coded links."""
     panels, rows, claims = [], [], []
     for partition, word in partitions(settings).items():
-        whole = {label: [found[partition, label, seed] for seed in settings.some_seeds] for label in variants(settings)}
-        sync, target = whole[FULL_SYNC], target_of(whole[FULL_SYNC])
-        of: dict[int, dict[str, list[Run]]] = {}
-        for count in COUNTS:
-            of[count] = {}
-            for label, overrides in variants(settings).items():
-                problem = settings.scenario(settings.dataset, partition, settings.seeds[0], overrides).training_problem
-                of[count][label] = [in_chunks(run, problem, count) for run in whole[label]]
-                gain = slowdown(sync, of[count][label], target)
+        of: dict[int, dict[str, list[Run]]] = {count: {} for count in COUNTS}
+        for label, overrides in variants(settings).items():
+            problem = settings.scenario(settings.dataset, partition, settings.seeds[0], overrides).training_problem
+            for count in COUNTS:
+                whole = (found[partition, label, seed] for seed in settings.some_seeds)
+                of[count][label] = [timed_in_chunks(run, problem, count) for run in whole]
+        sync = of[1][FULL_SYNC]
+        target, lines = target_of(sync), []
+        for label in variants(settings):
+            gains = [slowdown(sync, of[count][label], target) for count in COUNTS]
+            for count, gain in zip(COUNTS, gains, strict=True):
                 rows.append([word, label, count, *numbers(of[count][label], target), gain.text(2)])
-        gains = {label: [slowdown(sync, of[count][label], target) for count in COUNTS] for label in whole}
-        lines = [
-            Series(label, COUNTS, [g.mean for g in by], [min(g.values) for g in by], [max(g.values) for g in by])
-            for label, by in gains.items()
-            if all(g.mean for g in by)
-        ]
+            if all(gain.mean for gain in gains):
+                low, high = ([end(gain.values) for gain in gains] for end in (min, max))
+                lines.append(Series(label, COUNTS, [gain.mean for gain in gains], low, high))
         panels.append(
             Panel(word, "chunks of a mini-batch", "times as fast as full sync", lines, log_x=True, log_y=True)
         )
+        four = of[CHUNKS]
         for label, aims in AIMS.items():
-            aim, faster = aims[partition], slowdown(sync, of[CHUNKS][label], target)
-            claims.append(
-                Claim(
-                    f"{label}, {CHUNKS} chunks: at least {aim:g} times as fast as full synchronisation in one piece "
-                    f"({word}), time to {target:.0%}",
-                    "not in the paper",
-                    faster.with_interval(2),
-                    HOLDS if faster.mean >= aim else IN_PART if faster.mean > 1 else FAILS,
-                )
-            )
+            what = f"{label}, {CHUNKS} chunks: {{}} as full synchronisation in one piece"
+            claims.append(fast_enough(what, word, target, aims[partition], sync, four[label]))
         for label, other in ((TOGETHER, CODED_SYNC), (CORRECTED, FULL_SYNC), (PLANNED, FULL_SYNC)):
-            sooner = slowdown(of[CHUNKS][other], of[CHUNKS][label], target)
-            claims.append(
-                Claim(
-                    f"{label}, {CHUNKS} chunks: faster than {other} in as many ({word}), time to {target:.0%}",
-                    "not in the paper",
-                    sooner.with_interval(2),
-                    all_of([sooner.surely_more]),
-                )
-            )
+            what = f"{label}, {CHUNKS} chunks: faster than {other} in as many"
+            claims.append(surely_faster(what, word, target, four[other], four[label]))
     samples = settings.scenario(settings.dataset, "iid", settings.seeds[0]).spec.training.batch_size
     return Result(
         "chunks",

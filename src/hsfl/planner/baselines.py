@@ -118,7 +118,7 @@ def alternatives(problem: Problem, plan: Plan, *, allow_empty_tiers: bool = Fals
     never = tuple(NEVER if averaged else 1 for averaged in problem.system.averaged)
     yield single("PSL", "parallel split learning: never averaged, the cuts of the plan", Plan(plan.cuts, never))
     yield from one_tier_less(problem, allow_empty_tiers=allow_empty_tiers)
-    yield from in_chunks(problem, allow_empty_tiers=allow_empty_tiers)
+    yield from taken_apart(problem, allow_empty_tiers=allow_empty_tiers)
 
 
 def full_sync_cuts(problem: Problem) -> tuple[int, ...]:
@@ -209,7 +209,7 @@ def one_tier_less(problem: Problem, *, allow_empty_tiers: bool = False) -> Itera
         yield Alternative(f"no {names[m]}", what, without, evaluation)
 
 
-def in_chunks(problem: Problem, *, allow_empty_tiers: bool = False) -> Iterator[Alternative]:
+def taken_apart(problem: Problem, *, allow_empty_tiers: bool = False) -> Iterator[Alternative]:
     """The best plan with mini-batches in `CHUNKS` chunks, where they are in one piece and could be taken apart."""
     buffers = problem.profile.buffer_bits
     whole = problem.system.returns or (buffers is not None and buffers.any())

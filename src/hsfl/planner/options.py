@@ -154,7 +154,7 @@ class Options:
         return slowest_latency(self.demand(tiers, cuts, options), self.slowness)
 
     def demand(self, tiers: list[TierCuts], cuts: IntArray, options: IntArray) -> FloatArray:
-        """(K, D): what a mini-batch of cut vectors in the options asks of every client, as `theory.latency.demands`."""
+        """(K, D): what a chunk of cut vectors in the options asks of every client, as `theory.latency.demands`."""
         M, done = len(tiers) + 1, self.work[edges(cuts, len(self.work) - 1)]
         demand = np.empty((len(cuts), len(self.slowness)))
         np.subtract(done[:, 1:], done[:, :-1], out=demand[:, :M])

@@ -20,7 +20,6 @@ from hsfl.engine import BACKENDS, Backend
 from hsfl.engine.algorithm import Task
 from hsfl.engine.asking import proposed
 from hsfl.engine.averaging import RULES
-from hsfl.engine.checks import check_statistics
 from hsfl.engine.losses import LOSSES, are_classes, cross_entropy, targets_of
 from hsfl.engine.running import run_layer
 from hsfl.engine.selfcheck import check_by_client, check_in_chunks
@@ -140,10 +139,7 @@ def prepare(
             raise ScenarioError(
                 f"the model has {len(layers)} layers, its profile {problem.num_layers}; measure it again"
             )
-        check_statistics(layers, training.chunks)
         check_by_client(layers, inputs, expected, device, together=backend.together, loss=minimised.loss)
-        if training.chunks > 1:
-            check_in_chunks(layers, inputs, expected, device, loss=minimised.loss)
         made = backend(
             layers,
             [hosts.tolist() for hosts in problem.system.hosts],
@@ -163,6 +159,8 @@ def prepare(
             cohort=() if participation is not None and participation.draws else None,
             **among,
         )
+        if training.chunks > 1:
+            check_in_chunks(layers, inputs, expected, device, loss=minimised.loss)
     except HsflError as error:
         text = str(error)
         if text.startswith(scenario.source):

@@ -71,12 +71,12 @@ def client_latency(problem: Problem, demand: FloatArray, slowness: FloatArray) -
 def round_parts(problem: Problem, cuts: npt.ArrayLike, clients: Sequence[int] | None = None) -> RoundParts:
     """T^F, T^B, T^A and T^G of the given clients (default: all): arrays (..., clients, tiers)."""
     slowness = problem.system.slowness if clients is None else problem.system.slowness[:, clients]
-    demand = demands(problem, cuts)
-    if problem.chunks_per_round == 1:
-        return _parts(problem, np.moveaxis(demand[..., :, None] * slowness, -1, -2))
-    each = demand.reshape(-1, demand.shape[-1])
-    parts = np.array([(one[:, None] * as_sums(one, slowness, problem.chunks_per_round)).T for one in each])
-    return _parts(problem, parts.reshape(*demand.shape[:-1], *parts.shape[1:]))
+    seconds = np.moveaxis(demands(problem, cuts)[..., :, None] * slowness, -1, -2)
+    if problem.chunks_per_round > 1:
+        longest = seconds.argmax(axis=-1, keepdims=True)
+        of_all = problem.chunks_per_round * np.take_along_axis(seconds, longest, axis=-1)
+        np.put_along_axis(seconds, longest, of_all, axis=-1)
+    return _parts(problem, seconds)
 
 
 def _parts(problem: Problem, seconds: FloatArray) -> RoundParts:

@@ -3,7 +3,7 @@
 All k chunks of a client go up through the tiers, and the gradient of each comes back down as soon as it is there. What
 a chunk needs one after the other are machines, each for a forward and a backward pass, and links up and down. Each
 works on one chunk at a time, while the others work on others. So the first chunk takes as long as it would alone, and
-each of the others leaves once more of what takes longest is done:
+with each of the others what takes longest is done once more:
 
     T_n(c, k) = T_n(c) + (k-1) max_r t_r
 
