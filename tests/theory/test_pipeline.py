@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import hsfl
 from hsfl.problem.problem import Problem
 from hsfl.theory.convergence import energy_drift, margin, noise_floor, paper_drift, refined_drift
 from hsfl.theory.latency import (
@@ -49,8 +50,12 @@ def path_of(problem: Problem, cuts: np.ndarray, client: int) -> list[tuple[tuple
         down.append((("machine", m), b * profile.backward_flops[own].sum() * share / tier.compute_flops[host]))
         if m < system.num_tiers - 1:
             last, sent = edges[m + 1] - 1, b if edges[m + 1] < problem.num_layers else 0  # nothing to an empty top
-            up.append((("up", m), sent * profile.activation_bits[last] * share / tier.uplink_bps[host]))
-            down.append((("down", m), sent * profile.gradient_bits[last] * share / tier.downlink_bps[host]))
+            sizes = (
+                tier.codes.up.crossing_bits(profile.activation_bits),
+                tier.codes.down.crossing_bits(profile.gradient_bits),
+            )
+            up.append((("up", m), sent * sizes[0][last] * share / tier.uplink_bps[host]))
+            down.append((("down", m), sent * sizes[1][last] * share / tier.downlink_bps[host]))
     return up + down[::-1]
 
 
@@ -108,6 +113,15 @@ def test_the_clock_is_that_of_a_pipeline(count: int, chunks: int) -> None:
                 assert found[client] == found.max()
                 assert total == pytest.approx(found.max(), rel=1e-12) == parts.total_s
     assert min(ratios) > 0.7 and max(ratios) < 1.4 and np.median(ratios) == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize(("code", "cuts"), [("fp32", (2, 4)), ("fp32", (4, 7)), ("int4", (2, 4))])
+def test_rounds_of_the_paper_s_system_are_those_of_a_pipeline(code: str, cuts: tuple[int, int]) -> None:
+    """At the cuts that plans have there: to a hundredth, and not above."""
+    for chunks in (1, 2, 4, 8):
+        problem = hsfl.load_scenario("paper", {"training.chunks": chunks, "tiers.*.code": code}).bare_problem
+        truth = max(simulated(path_of(problem, np.array(cuts), n), chunks) for n in range(20))
+        assert 0.988 * truth < float(split_latency(problem, cuts)) < (1 + 1e-9) * truth
 
 
 @pytest.mark.parametrize(("count", "chunks"), COUNTS)
