@@ -263,6 +263,9 @@ def test_what_differs_is_named(three):
     assert re.search(r"Their scenarios differ in strategy\.name \(\S+, \S+, \S+\)\.", text)
     assert "Sent until then: planned 1.08 GB, random 1.2 GB, fixed 1.2 GB." in text
     assert "Their scenarios are the same." in what_you_see([three[0], three[0]])
+    apart = replace(three[0], scenario=three[0].scenario | {"training": three[0].scenario["training"] | {"chunks": 4}})
+    assert "differ in training.chunks (–, 4). A dash stands for what a scenario" in what_you_see([three[0], apart])
+    assert "A dash" not in text
 
 
 def test_the_page_has_the_codes_of_plans_where_they_are_planned(tmp_path):

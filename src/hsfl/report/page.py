@@ -227,7 +227,8 @@ def differing(runs: Sequence[Run]) -> str:
         words.append(f"{name} ({values})" if len(values) <= SHORT else name)
     if len(words) > 8:
         words = [*words[:7], f"{len(words) - 7} other fields"]
-    return f"Their scenarios differ in {both(words)}." if words else "Their scenarios are the same."
+    absent = " A dash stands for what a scenario does not say." if "–" in " ".join(words) else ""
+    return f"Their scenarios differ in {both(words)}.{absent}" if words else "Their scenarios are the same."
 
 
 def _setting(runs: Sequence[Run]) -> str:
