@@ -19,6 +19,7 @@ import numpy as np
 
 import hsfl
 from hsfl.experiments.settings import Settings
+from hsfl.experiments.sizes import QUICK
 from hsfl.experiments.statistics import finals, target_of, times_to
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem
@@ -61,7 +62,7 @@ def trained(settings: Settings, partition: str, label: str, folder: Path) -> lis
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[100, 101, 102], help="seeds that no result uses")
-    settings = Settings(quick=True, seeds=tuple(parser.parse_args().seeds))
+    settings = Settings(QUICK, seeds=tuple(parser.parse_args().seeds))
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for partition in ("iid", "shards"):

@@ -18,12 +18,13 @@ from hsfl.experiments.recipes import RECIPES
 from hsfl.experiments.reproduce import reproduce
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings, fixed
+from hsfl.experiments.sizes import QUICK
 from hsfl.experiments.store import DIVERGED, Store
 from hsfl.records import PlanRecord
 from hsfl.runs.reading import Run
 from tests.experiments.curves import run
 
-SETTINGS = Settings(quick=True, seeds=(0, 1, 2), precision="bf16")
+SETTINGS = Settings(QUICK, seeds=(0, 1, 2), precision="bf16")
 TRAINED = [name for name, recipe in RECIPES.items() if not recipe.every_round and recipe.runs(SETTINGS)]
 
 

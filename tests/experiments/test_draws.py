@@ -11,6 +11,7 @@ from hsfl.experiments.draws import DRAWN, of_training, planned_by_the_paper, sec
 from hsfl.experiments.recipes import RECIPES
 from hsfl.experiments.result import EXCEEDS, FAILS, HOLDS, IN_PART, judged
 from hsfl.experiments.settings import Settings
+from hsfl.experiments.sizes import QUICK
 from hsfl.planner.exact import ExactSolver
 from hsfl.problem.plan import Plan
 from hsfl.strategies.named import DEPTH_AWARE, RANDOM, Named
@@ -47,7 +48,7 @@ def test_a_training_is_the_mean_of_its_plans() -> None:
 
 
 def test_quick_draws_have_every_strategy() -> None:
-    result = RECIPES["draws"].show(Settings(quick=True, seeds=(0,)), {})
+    result = RECIPES["draws"].show(Settings(QUICK, seeds=(0,)), {})
     assert [row[1] for row in result.rows] == ["HSFL", *(name for name in DRAWN for _ in range(2))]
     assert [series.label for series in result.panels[0].series] == list(DRAWN)
 

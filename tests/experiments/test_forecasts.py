@@ -10,13 +10,14 @@ import pytest
 from hsfl.experiments import forecasts
 from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Result
 from hsfl.experiments.settings import Settings
+from hsfl.experiments.sizes import QUICK
 from hsfl.experiments.store import content
 from hsfl.records import Environment, PlanRecord, RoundRecord, Summary
 from hsfl.runs.reading import Run
 from hsfl.scenario.scenario import Scenario
 from hsfl.theory.latency import round_latency
 
-SETTINGS = Settings(quick=True, seeds=(0,))
+SETTINGS = Settings(QUICK, seeds=(0,))
 ROUNDS = 500
 FALLING = 2.3 / (1 + np.arange(ROUNDS) / 30)
 PLATEAU = np.concatenate((np.full(200, 2.3), FALLING[: ROUNDS - 200]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hsfl.experiments.motivation import TREES, _epochs, on_tree
 from hsfl.experiments.settings import Settings
+from hsfl.experiments.sizes import QUICK
 from hsfl.planner.baselines import full_sync_cuts
 from hsfl.records import RoundRecord
 from hsfl.scenario.scenario import Scenario
@@ -20,8 +21,8 @@ class Smaller(Settings):
 
 def test_an_epoch_is_a_pass_of_the_clients_there_are() -> None:
     line = RoundRecord(round=125, time_s=0.0)
-    assert _epochs(Settings(quick=True), line) == 125 * 20 * 16 / 10_000
-    assert _epochs(Smaller(quick=True), line) == 125 * 10 * 8 / 10_000
+    assert _epochs(Settings(QUICK), line) == 125 * 20 * 16 / 10_000
+    assert _epochs(Smaller(QUICK), line) == 125 * 10 * 8 / 10_000
 
 
 def test_one_edge_server_has_shorter_rounds_than_three_tiers_and_averaged_ones_longer() -> None:

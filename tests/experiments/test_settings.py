@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hsfl
+from hsfl.experiments import sizes
 from hsfl.experiments.benchmarks import full_sync_cuts
 from hsfl.experiments.recipes import RECIPES
 from hsfl.experiments.settings import LINKS, Settings, client_cloud, client_edge, one_edge_server, scaled
@@ -18,7 +19,7 @@ from hsfl.scenario.scenario import Scenario
 from hsfl.strategies import make_strategy
 from hsfl.theory.latency import aggregation_latency, split_latency
 
-FULL, QUICK = Settings(), Settings(quick=True, seeds=(0,))
+FULL, SMALL, QUICK = Settings(), Settings(sizes.SMALL), Settings(sizes.QUICK, seeds=(0,))
 RATES = ("compute_flops", "uplink_bps", "downlink_bps", "fed_uplink_bps", "fed_downlink_bps")
 
 
@@ -33,7 +34,7 @@ def test_fewer_tiers_are_the_built_in_scenarios() -> None:
     assert rates(client_cloud(paper).system) == rates(hsfl.load_scenario("client-cloud").system)
 
 
-@pytest.mark.parametrize("settings", [FULL, QUICK], ids=["full", "quick"])
+@pytest.mark.parametrize("settings", [FULL, SMALL, QUICK], ids=["full", "small", "quick"])
 def test_one_edge_server_serves_all_devices_and_is_never_averaged(settings: Settings) -> None:
     scenario = settings.scenario(settings.dataset, "shards", 0)
     problem = one_edge_server(scenario).training_problem
@@ -46,7 +47,7 @@ def test_one_edge_server_serves_all_devices_and_is_never_averaged(settings: Sett
 
 
 @pytest.mark.parametrize("code", [None, LINKS, {"average": "int4"}], ids=["plain", "beyond", "averages only"])
-@pytest.mark.parametrize("settings", [FULL, QUICK], ids=["full", "quick"])
+@pytest.mark.parametrize("settings", [FULL, SMALL, QUICK], ids=["full", "small", "quick"])
 def test_full_synchronisation_has_the_cuts_with_the_shortest_round(
     settings: Settings, code: dict[str, str] | None
 ) -> None:
@@ -71,12 +72,12 @@ def test_machines_are_the_same_for_all_seeds() -> None:
     assert (one.spec.training.seed, two.spec.training.seed) == (0, 1)
 
 
-@pytest.mark.parametrize("settings", [FULL, QUICK], ids=["full", "quick"])
+@pytest.mark.parametrize("settings", [FULL, SMALL, QUICK], ids=["full", "small", "quick"])
 def test_scaling_compute_and_communication(settings: Settings) -> None:
     scenario = settings.scenario(settings.dataset, "iid", 0)
     twice = scaled(scenario, 2.0, 2.0).training_problem
     problem = scenario.training_problem
-    cuts = settings.cuts
+    cuts = settings.size.cuts
     assert split_latency(twice, cuts) == pytest.approx(split_latency(problem, cuts) / 2)
     assert aggregation_latency(twice, cuts) == pytest.approx(aggregation_latency(problem, cuts) / 2)
     slow = scaled(scenario, 1.0, 0.25)
@@ -86,7 +87,7 @@ def test_scaling_compute_and_communication(settings: Settings) -> None:
     ]
 
 
-@pytest.mark.parametrize("settings", [FULL, QUICK], ids=["full", "quick"])
+@pytest.mark.parametrize("settings", [FULL, SMALL, QUICK], ids=["full", "small", "quick"])
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_wants_runs_that_can_be_trained(name: str, settings: Settings) -> None:
     """All of full size too: scenarios that are valid, and one setting for all, but for the recipe that looks for it."""
@@ -99,7 +100,7 @@ def test_every_recipe_wants_runs_that_can_be_trained(name: str, settings: Settin
         if not strategy.needs_constants:
             strategy.propose(scenario.training_problem, None, 0)
         if name not in ("setting", "step"):
-            rate = 0.005 if scenario.name == "mnist" else 0.01
+            rate = settings.size.data[scenario.name].steps[0]
             assert (training.optimizer, training.learning_rate, scenario.spec.model.factory) == ("momentum", rate, None)
 
 

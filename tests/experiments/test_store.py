@@ -13,11 +13,12 @@ from hsfl.experiments.reproduce import reproduce
 from hsfl.experiments.resources import strategies_runs, trees_runs
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings, client_cloud, client_edge, one_edge_server, scaled
+from hsfl.experiments.sizes import QUICK
 from hsfl.experiments.statistics import evaluations, final_accuracy
 from hsfl.experiments.store import DIVERGED, Store, content
 from hsfl.scenario.scenario import Scenario
 
-SETTINGS = Settings(quick=True, seeds=(0,))
+SETTINGS = Settings(QUICK, seeds=(0,))
 SHORT = {"stopping.rounds": 4, "execution.evaluate_every": 2, "strategy.replan_every": 2}
 
 

@@ -10,14 +10,15 @@ from hsfl.experiments import ablations, as_hsfl, benchmarks, converged, gains, p
 from hsfl.experiments.recipe import Found
 from hsfl.experiments.result import EXCEEDS, FAILS, HOLDS, IN_PART, OPEN, PAST, Claim, Result
 from hsfl.experiments.settings import Settings
+from hsfl.experiments.sizes import QUICK
 from hsfl.experiments.statistics import Ratio
 from hsfl.runs.reading import Run
 from tests.experiments.curves import run
 
-SETTINGS = Settings(quick=True, seeds=(0, 1, 2))
+SETTINGS = Settings(QUICK, seeds=(0, 1, 2))
 LABELS = {
     ablations.intervals: ("planned", ablations.BY_HSFL, "PSL", "I = 1", "I = 20"),
-    ablations.cuts: SETTINGS.some_cuts,
+    ablations.cuts: SETTINGS.size.some_cuts,
     gains.beyond: tuple(dict.fromkeys(key[1] for key in gains.beyond_runs(SETTINGS))),
 }
 
@@ -81,12 +82,12 @@ def test_accuracies_within_a_point_are_comparable(final: float, verdict: str) ->
 )
 def test_deeper_cuts_are_slower(paces: tuple[float, ...] | None, verdict: str) -> None:
     curves = [curve(0.8, pace) for pace in paces] if paces else [CHANCE] * 3
-    runs = dict(zip(SETTINGS.some_cuts, curves, strict=True))
+    runs = dict(zip(SETTINGS.size.some_cuts, curves, strict=True))
     assert judge(ablations.cuts, runs, "deeper cuts: slower").verdict == verdict
 
 
 def test_cuts_that_fail_in_more_seeds_are_slower() -> None:
-    shallow, middle, deep = SETTINGS.some_cuts
+    shallow, middle, deep = SETTINGS.size.some_cuts
     good = curve(0.8)
     ordered = {middle: [good, good, CHANCE], deep: [good, CHANCE, CHANCE]}
     assert judge(ablations.cuts, {shallow: good} | ordered, "deeper cuts: slower").verdict == HOLDS

@@ -31,6 +31,12 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="LeNet-5 on mnist-mini and one seed: every figure in minutes on two cores.")
     ] = False,
+    small: Annotated[
+        bool,
+        typer.Option(
+            "--small", help="LeNet-5 on CIFAR-10 and MNIST, as long and with as many seeds: hours on two cores."
+        ),
+    ] = False,
     seeds: Annotated[
         int | None,
         typer.Option(
@@ -74,6 +80,8 @@ def reproduce(
         width = max(map(len, RECIPES))
         show("\n".join(f"{recipe.name:{width}}  {recipe.about}" for recipe in RECIPES.values()))
         return
+    if quick and small:
+        raise HsflError("--quick and --small are two sizes of the same; give one")
     if not figures:
         raise HsflError(f"name what to reproduce: all, or some of {', '.join(RECIPES)}")
     if out.exists() and not out.is_dir():
@@ -83,6 +91,7 @@ def reproduce(
     from hsfl.experiments.compact import known_runs, write_runs
     from hsfl.experiments.reproduce import reproduce as results
     from hsfl.experiments.settings import Settings
+    from hsfl.experiments.sizes import FULL, QUICK, SMALL
     from hsfl.experiments.store import Store
     from hsfl.report.progress import RunsProgress
     from hsfl.report.results import result_tables, results_markdown, write_result
@@ -93,14 +102,14 @@ def reproduce(
     jobs = jobs or (1 if on_gpu else os.cpu_count() or 1)
     number = seeds or (1 if quick else 3)
     settings = Settings(
-        quick,
+        QUICK if quick else SMALL if small else FULL,
         tuple(range(first_seed, first_seed + number)),
         device,
         precision or ("bf16" if on_gpu else "fp32"),
     )
     store = Store(out / "runs", data)
-    if not (quick or on_gpu) and any(recipe.runs(settings) for recipe in chosen):
-        say("without a GPU, runs of VGG-16 that are not stored yet take days; --quick shows the same small")
+    if settings.size is FULL and not on_gpu and any(recipe.runs(settings) for recipe in chosen):
+        say("without a GPU, runs of VGG-16 that are not stored yet take days; --small and --quick show the same small")
     try:
         with (
             pool_of(ray, on_gpu) as pool,
@@ -127,18 +136,15 @@ def reproduce(
         raise SystemExit(130) from None
     shown = [out / f"{name}.json" for name in RECIPES if (out / f"{name}.json").exists()]
     about = "# Results"
-    if quick:
-        about += "\n\nA small model on small data: this shows that all of it runs, and says little about the paper."
+    if settings.size is not FULL:
+        about += f"\n\n{settings.size.about}"
     page = results_markdown([json.loads(path.read_text()) for path in shown], pictures=".", about=about)
     write_whole(out / "results.md", page.encode(), replace=True)
     _end(progress.seen, out)
 
 
 def _about(settings: Settings) -> str:
-    return (
-        f"Made by `hsfl {' '.join(sys.argv[1:])}` (hsfl {__version__}), "
-        f"{'the quick setting' if settings.quick else 'full size'}."
-    )
+    return f"Made by `hsfl {' '.join(sys.argv[1:])}` (hsfl {__version__}), {settings.size.title}."
 
 
 def _end(seen: RunCounts, out: Path) -> None:

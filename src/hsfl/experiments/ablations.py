@@ -31,13 +31,13 @@ _PAPER = {"iid": (3.4, 23.3), "shards": (11.4, 10.1)}
 
 
 def _variants(settings: Settings) -> dict[str, dict[str, Any]]:
-    cuts, longest = list(settings.cuts), settings.some_intervals[-1]
+    cuts, longest = list(settings.size.cuts), settings.size.some_intervals[-1]
     return {
         PLANNED: AS_PAPER | {"strategy.name": "HSFL", "strategy.cuts": cuts},
         BY_HSFL: AS_HSFL | {"strategy.name": "HSFL", "strategy.cuts": cuts},
         "PSL": {"strategy.name": "PSL", "strategy.cuts": cuts},
-        "I = 1": fixed(settings.cuts, (1, 1)),
-        f"I = {longest[0]}": fixed(settings.cuts, longest),
+        "I = 1": fixed(settings.size.cuts, (1, 1)),
+        f"I = {longest[0]}": fixed(settings.size.cuts, longest),
     }
 
 
@@ -94,7 +94,7 @@ def intervals(settings: Settings, found: Found) -> Result:
         ]
     return Result(
         "fig8",
-        f"Intervals at cuts {settings.cuts}: planned, never, always, fixed ({settings.dataset})",
+        f"Intervals at cuts {settings.size.cuts}: planned, never, always, fixed ({settings.dataset})",
         panels,
         [
             "partition",
@@ -149,7 +149,7 @@ def cuts_runs(settings: Settings) -> Wanted:
 def cuts(settings: Settings, found: Found) -> Result:
     panels, rows, claims, lost = [], [], [], {}
     for partition, word in PARTITIONS.items():
-        of = {cuts: [found[partition, cuts, seed] for seed in settings.seeds] for cuts in settings.some_cuts}
+        of = {cuts: [found[partition, cuts, seed] for seed in settings.seeds] for cuts in settings.size.some_cuts}
         final = {cuts: finals(runs) for cuts, runs in of.items()}
         means = [spread.mean for spread in final.values()]
         learnt = [final[cuts].low for cuts, runs in of.items() if all(map(has_learnt, runs))]
@@ -191,7 +191,7 @@ def cuts(settings: Settings, found: Found) -> Result:
     )
     return Result(
         "fig9",
-        f"Cuts at intervals {settings.rare} ({settings.dataset})",
+        f"Cuts at intervals {settings.size.rare} ({settings.dataset})",
         panels,
         ["partition", "cuts", "final accuracy (%)", "level", "s to level"],
         rows,

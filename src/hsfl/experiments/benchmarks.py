@@ -17,8 +17,8 @@ STRATEGIES = ("HSFL", "RMA+MS", "MA+RMS", "RMA+RMS", "DAMA+RMS", "RMA+AMS")
 #: Trained besides the benchmarks: the reference of accuracies, and AMS where averages count.
 FULL_SYNC, VARIANT = "full sync", "RMA+AMS-averages"
 PARTITIONS = {"iid": "IID", "shards": "non-IID"}
-#: The strategies that the paper has numbers of, and for how many rounds they are trained at most until they converge.
-HEADLINE, MOST_ROUNDS = ("HSFL", "MA+RMS", "RMA+RMS"), 8000
+#: The strategies that the paper has numbers of.
+HEADLINE = ("HSFL", "MA+RMS", "RMA+RMS")
 #: What is compared at one place, a data set and its partition: runs by strategy, one per seed.
 ByStrategy = dict[str, list[Run]]
 
@@ -44,14 +44,15 @@ def runs(settings: Settings) -> Wanted:
 def planned(settings: Settings, dataset: str, partition: str, strategy: str, seed: int) -> Scenario:
     """A strategy that plans as the paper does, or full synchronisation.
 
-    At full size the headline strategies go on until they converge; what they are compared with after a number of rounds
-    is their first rounds (`up_to`).
+    The headline strategies go on until they converge, unless quick; what they are compared with after a number of
+    rounds is their first rounds (`up_to`).
     """
     chosen = AS_PAPER | {"strategy.name": strategy}
     if strategy == FULL_SYNC:
         chosen = fixed(full_sync_cuts(settings), (1, 1))
-    if strategy in (*HEADLINE, FULL_SYNC) and not settings.quick:
-        chosen = chosen | {"stopping.rounds": MOST_ROUNDS, "stopping.until_converged": True}
+    most = settings.size.converges_in
+    if strategy in (*HEADLINE, FULL_SYNC) and most is not None:
+        chosen = chosen | {"stopping.rounds": most, "stopping.until_converged": True}
     return settings.scenario(dataset, partition, seed, chosen)
 
 

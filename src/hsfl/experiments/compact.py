@@ -16,6 +16,7 @@ from hsfl.errors import HsflError
 from hsfl.experiments.recipe import Found, Key, Recipe
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings
+from hsfl.experiments.sizes import SIZES
 from hsfl.experiments.store import fingerprint
 from hsfl.files import write_whole
 from hsfl.records import Environment, PlanRecord, RoundRecord, Summary
@@ -34,7 +35,9 @@ def write_runs(folder: Path, recipe: Recipe, settings: Settings, found: Found) -
     if not found or recipe.every_round:
         return
     head, wanted = (
-        json.dumps({"recipe": recipe.runs_of or recipe.name, "settings": asdict(settings)}),
+        json.dumps(
+            {"recipe": recipe.runs_of or recipe.name, "settings": asdict(settings) | {"size": settings.size.name}}
+        ),
         recipe.runs(settings),
     )
     lines = ",\n".join(
@@ -53,7 +56,8 @@ def read_runs(path: Path) -> tuple[Settings, dict[Key, Run]]:
     """The runs that `write_runs` wrote; HsflError where the file is something else."""
     try:
         given = json.loads(path.read_text(encoding="utf-8"))
-        settings = Settings(**given["settings"] | {"seeds": tuple(given["settings"]["seeds"])})
+        told = given["settings"]
+        settings = Settings(**told | {"size": SIZES[told["size"]], "seeds": tuple(told["seeds"])})
         return settings, {_tuples(run["key"]): _unpacked(run) for run in given["runs"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HsflError(f"{path}: not the runs of a recipe ({error}); hsfl reproduce writes such files") from None

@@ -9,7 +9,6 @@ from typing import Any
 from hsfl.experiments.benchmarks import (
     FULL_SYNC,
     HEADLINE,
-    MOST_ROUNDS,
     PARTITIONS,
     STRATEGIES,
     ByStrategy,
@@ -77,9 +76,9 @@ def converged_time(settings: Settings, found: Found) -> Result:
         [
             "Converged: the mean accuracy of 10 evaluations gains less than 0.02 points on the 10 before; that mean is "
             "the accuracy of the table and of the claims. "
-            f"{', '.join(HEADLINE)} and full synchronisation train until then, for {MOST_ROUNDS:,} rounds at most (as "
-            "long as the others when quick); a run that has not converged by its end is taken there, and one that "
-            "diverged as the untrained model there (column converged).",
+            f"{', '.join(HEADLINE)} and full synchronisation train until then, {_at_most(settings)}; a run that has "
+            "not converged by its end is taken there, and one that diverged as the untrained model there (column "
+            "converged).",
             "Plans, seeds and what is one training are as in fig4; with one seed a strategy draws the same cuts on all "
             "data, so that its factors on two of them are not independent.",
             f"The target allows {MORE_ERROR} times the final error of full synchronisation; a strategy that never gets "
@@ -88,6 +87,11 @@ def converged_time(settings: Settings, found: Found) -> Result:
             "reach.",
         ],
     )
+
+
+def _at_most(settings: Settings) -> str:
+    most = settings.size.converges_in
+    return "as long as the others at most" if most is None else f"for {most:,} rounds at most"
 
 
 def accuracies(runs: list[Run]) -> Spread:

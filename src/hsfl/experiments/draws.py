@@ -8,7 +8,8 @@ import numpy as np
 
 from hsfl.experiments.recipe import Found
 from hsfl.experiments.result import Claim, Panel, Result, Series, judged
-from hsfl.experiments.settings import HORIZON, SLACK, Settings
+from hsfl.experiments.settings import Settings
+from hsfl.experiments.sizes import HORIZON, SLACK
 from hsfl.planner.exact import ExactSolver
 from hsfl.problem.plan import Plan
 from hsfl.problem.problem import Problem

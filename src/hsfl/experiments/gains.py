@@ -158,16 +158,8 @@ def _last_plan(run: Run) -> str:
     return f"{run.plans[-1].cuts} {run.plans[-1].intervals}"
 
 
-def _grid(settings: Settings) -> dict[tuple[int, ...], tuple[tuple[int, int], ...]]:
-    """Fixed plans by their cuts; the first is full synchronisation at its best cuts."""
-    if settings.quick:
-        return {full_sync_cuts(settings): ((1, 1), (4, 4)), settings.cuts: ((1, 1), (20, 20))}
-    intervals = ((1, 1), (2, 2), (4, 4), (8, 8), (1, 4), (2, 8))
-    return dict.fromkeys((full_sync_cuts(settings), (4, 7)), intervals)
-
-
 def hindsight_runs(settings: Settings) -> Wanted:
-    plans = {(cuts, i): fixed(cuts, i) for cuts, intervals in _grid(settings).items() for i in intervals}
+    plans = {(cuts, i): fixed(cuts, i) for cuts, intervals in settings.size.grid.items() for i in intervals}
     return {
         (partition, *plan): settings.scenario(settings.dataset, partition, settings.seeds[0], overrides)
         for partition in partitions(settings)

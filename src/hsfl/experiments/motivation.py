@@ -8,7 +8,15 @@ import numpy as np
 
 from hsfl.experiments.recipe import Found, Wanted
 from hsfl.experiments.result import FAILS, HOLDS, IN_PART, Claim, Panel, Result, Series
-from hsfl.experiments.settings import AS_PAPER, Settings, client_cloud, client_edge, fixed, one_edge_server
+from hsfl.experiments.settings import (
+    AS_PAPER,
+    DEVICE_TO_CLOUD,
+    Settings,
+    client_cloud,
+    client_edge,
+    fixed,
+    one_edge_server,
+)
 from hsfl.experiments.statistics import (
     MORE_ERROR,
     curves,
@@ -77,26 +85,26 @@ def tiers(settings: Settings, found: Found) -> Result:
             f"{MORE_ERROR} times the final error of 3-tier.",
             "Client-edge: one edge server for all devices holds the rest of the model, as the paper's introduction has "
             "two-tier systems (only one split training server); the verdict is on it. Client-edge, averaged: each edge "
-            "server serves its own devices, and the fed server averages them. Client-cloud: devices and cloud, over 15 "
-            "Mbps, as the caption of the paper's figure says (1 Mbps when quick).",
+            "server serves its own devices, and the fed server averages them. Client-cloud: devices and cloud, over "
+            f"{DEVICE_TO_CLOUD[settings.size.network]} (the paper's figure has {DEVICE_TO_CLOUD['vgg16']}).",
         ],
     )
 
 
 def traffic_runs(settings: Settings) -> Wanted:
     return {
-        (intervals, seed): settings.scenario(settings.dataset, "shards", seed, fixed(settings.cuts, intervals))
-        for intervals in settings.some_intervals
+        (intervals, seed): settings.scenario(settings.dataset, "shards", seed, fixed(settings.size.cuts, intervals))
+        for intervals in settings.size.some_intervals
         for seed in settings.seeds
     }
 
 
 def traffic(settings: Settings, found: Found) -> Result:
-    runs = {i: [found[i, seed] for seed in settings.seeds] for i in settings.some_intervals}
+    runs = {i: [found[i, seed] for seed in settings.seeds] for i in settings.size.some_intervals}
     final = {i: finals(of) for i, of in runs.items()}
     accuracy = {i: spread.mean for i, spread in final.items()}
     sent = {i: gigabytes(evaluations(of[0])[-1]) for i, of in runs.items()}
-    often, rare = settings.some_intervals[0], settings.some_intervals[-1]
+    often, rare = settings.size.some_intervals[0], settings.size.some_intervals[-1]
     device, edge = (i for i in runs if i[0] != i[1])  # the same two intervals, exchanged
     ordered = sorted(runs, key=lambda i: sent[i], reverse=True)
     falling = all(sent[a] > sent[b] for a, b in ((often, rare), (often, device), (often, edge)))
@@ -104,7 +112,7 @@ def traffic(settings: Settings, found: Found) -> Result:
     apart = abs(accuracy[device] - accuracy[edge])
     return Result(
         "fig2b",
-        f"Accuracy against traffic, cuts {settings.cuts} ({settings.dataset}, non-IID)",
+        f"Accuracy against traffic, cuts {settings.size.cuts} ({settings.dataset}, non-IID)",
         [curves("", {f"I = {i}": of for i, of in runs.items()}, gigabytes, "sent over all links (GB)")],
         ["intervals (device, edge)", "final accuracy (%)", "sent (GB)"],
         [[str(i), final[i].text(2), round(sent[i], 3)] for i in ordered],
@@ -148,7 +156,7 @@ def latency(settings: Settings, found: Found) -> Result:
             [1000 * sum(seconds[first, second]) for second in range(first + 1, L)],
         )
         for first in range(1, L - 1)
-        if settings.quick or first in (1, 2, 4, 7, 10, 14)
+        if L < 10 or first in (1, 2, 4, 7, 10, 14)
     ]
     split = [
         Series(
@@ -196,19 +204,19 @@ def _turns(values: list[float]) -> int:
 
 def depth_runs(settings: Settings, partitions: tuple[str, ...] = ("shards",)) -> Wanted:
     return {
-        (partition, cuts, seed): settings.scenario(settings.dataset, partition, seed, fixed(cuts, settings.rare))
+        (partition, cuts, seed): settings.scenario(settings.dataset, partition, seed, fixed(cuts, settings.size.rare))
         for partition in partitions
-        for cuts in settings.some_cuts
+        for cuts in settings.size.some_cuts
         for seed in settings.seeds
     }
 
 
 def depth(settings: Settings, found: Found) -> Result:
-    runs = {cuts: [found["shards", cuts, seed] for seed in settings.seeds] for cuts in settings.some_cuts}
+    runs = {cuts: [found["shards", cuts, seed] for seed in settings.seeds] for cuts in settings.size.some_cuts}
     final = {cuts: finals(of) for cuts, of in runs.items()}
     return Result(
         "fig2d",
-        f"Accuracy against epochs for several cuts, I = {settings.rare} ({settings.dataset}, non-IID)",
+        f"Accuracy against epochs for several cuts, I = {settings.size.rare} ({settings.dataset}, non-IID)",
         [curves("", {f"cuts {c}": of for c, of in runs.items()}, lambda line: _epochs(settings, line), "epochs")],
         ["cuts", "final accuracy (%)"],
         [[str(cuts), spread.text(2)] for cuts, spread in final.items()],
@@ -233,4 +241,4 @@ def falling(values: list[float]) -> str:
 def _epochs(settings: Settings, line: RoundRecord) -> float:
     """Rounds as passes over the training data: every client takes a mini-batch in each."""
     spec = settings.scenario(settings.dataset, "shards", settings.seeds[0]).spec
-    return line.round * spec.tiers[0].entities * spec.training.batch_size / settings.samples
+    return line.round * spec.tiers[0].entities * spec.training.batch_size / settings.size.data[settings.dataset].samples

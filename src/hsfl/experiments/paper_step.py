@@ -17,20 +17,14 @@ from hsfl.runs.reading import Run
 from hsfl.scenario.scenario import Scenario
 
 EVERY_ROUND, PLANNED, NEVER = "I = 1", "planned", "PSL"
-#: The paper's gains over PSL in points, and the longest of its random intervals.
+#: The paper's gains over PSL in points.
 _GAINS = {"iid": 3.4, "shards": 11.4}
-_RANDOM = (25, 25)
 
 
 def _setting(settings: Settings) -> dict[str, Any]:
-    model, shape = ("lenet5", [1, 28, 28]) if settings.quick else ("vgg16", [3, 32, 32])
-    lengths = (60, 10, 30) if settings.quick else (10_000, 250, 1000)
     return {
-        "model.factory": f"hsfl.experiments.networks:{model}_batch_norm",
-        "model.input_shape": shape,
         "training.optimizer": "sgd",
-        "training.learning_rate": 0.005 if settings.quick else 5e-4,
-        **dict(zip(("stopping.rounds", "execution.evaluate_every", "strategy.replan_every"), lengths, strict=True)),
+        **settings.size.step,
         "convergence.gradient_variance": None,
         "convergence.gradient_second_moment": None,
         "convergence.gradient_dissimilarity": None,
@@ -39,7 +33,7 @@ def _setting(settings: Settings) -> dict[str, Any]:
 
 def _long(settings: Settings) -> dict[str, tuple[int, int]]:
     """The long intervals of the paper: the longest random ones, and those of its ablation of cuts."""
-    return {f"I = {i}": i for i in (settings.some_intervals[-1] if settings.quick else _RANDOM, settings.rare)}
+    return {f"I = {i}": i for i in (settings.size.random, settings.size.rare)}
 
 
 def _partitions(settings: Settings) -> dict[str, str]:
@@ -47,11 +41,11 @@ def _partitions(settings: Settings) -> dict[str, str]:
 
 
 def _variants(settings: Settings) -> dict[str, dict[str, Any]]:
-    cuts = {"strategy.cuts": list(settings.cuts)}
+    cuts = {"strategy.cuts": list(settings.size.cuts)}
     return {
-        EVERY_ROUND: fixed(settings.cuts, (1, 1)),
+        EVERY_ROUND: fixed(settings.size.cuts, (1, 1)),
         PLANNED: AS_PAPER | {"strategy.name": "HSFL"} | cuts,
-        **{label: fixed(settings.cuts, intervals) for label, intervals in _long(settings).items()},
+        **{label: fixed(settings.size.cuts, intervals) for label, intervals in _long(settings).items()},
         NEVER: {"strategy.name": "PSL"} | cuts,
     }
 
@@ -85,7 +79,7 @@ def step(settings: Settings, found: Found) -> Result:
         claims += _claims(of, list(_long(settings)), target, partition, word)
     return Result(
         "step",
-        f"The paper's step, with batch normalisation: intervals at cuts {settings.cuts} ({settings.dataset})",
+        f"The paper's step, with batch normalisation: intervals at cuts {settings.size.cuts} ({settings.dataset})",
         panels,
         ["partition", "intervals", "final accuracy (%)", "s to target", "times I = 1's", "intervals in force"],
         rows,

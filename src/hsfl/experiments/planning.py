@@ -34,23 +34,21 @@ def _tried(settings: Settings) -> dict[str, dict[str, dict[str, Any]]]:
 
     The first on every data set is the one chosen.
     """
-    if settings.quick:
-        return {settings.dataset: {"momentum 0.01": {}, "SGD 0.01": _step("sgd", 0.01)}}
-    of_cifar = {
-        "momentum 0.01": {},
-        "SGD 0.0005 (the paper)": _step("sgd", 5e-4),
-        "SGD 0.1": _step("sgd", 0.1),
-        "momentum 0.005": _step("momentum", 0.005),
-        "momentum 0.02": _step("momentum", 0.02),
-        "momentum 0.04": _step("momentum", 0.04),
-        "group norm, momentum 0.01": _GROUP_NORM,
+    tried = {
+        dataset: {f"momentum {rate:g}": _step("momentum", rate) for rate in data.steps}
+        for dataset, data in settings.size.data.items()
     }
-    rates = (0.005, 0.0025, 0.01, 0.02)
-    return {"cifar10": of_cifar, "mnist": {f"momentum {rate:g}": _step("momentum", rate) for rate in rates}}
+    if settings.quick:
+        tried[settings.dataset] |= {"SGD 0.01": _step("sgd", 0.01)}
+    else:
+        tried[settings.dataset] |= {"SGD 0.0005 (the paper)": _step("sgd", 5e-4), "SGD 0.1": _step("sgd", 0.1)}
+    if settings.size.network == "vgg16":
+        tried[settings.dataset] |= {"group norm, momentum 0.01": _GROUP_NORM}
+    return tried
 
 
 def setting_runs(settings: Settings) -> Wanted:
-    sync = fixed(settings.cuts, (1, 1)) | {"data.validation": VALIDATION}
+    sync = fixed(settings.size.cuts, (1, 1)) | {"data.validation": VALIDATION}
     return {
         (dataset, label, seed): settings.scenario(dataset, "shards", seed, sync | overrides)
         for dataset, tried in _tried(settings).items()
@@ -94,7 +92,7 @@ def setting(settings: Settings, found: Found) -> Result:
             f"other recipe uses ({', '.join(map(str, SEEDS))}). The first row of each data set is what all experiments "
             "use.",
             "With every interval 1, IID and non-IID data train alike, at any cuts: every round steps along the mean "
-            f"gradient. Cuts are {settings.cuts}.",
+            f"gradient. Cuts are {settings.size.cuts}.",
         ],
     )
 

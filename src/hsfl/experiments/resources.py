@@ -29,7 +29,7 @@ Factors = Mapping[str, Ratio]
 
 def _networks(settings: Settings) -> list[tuple[str, float]]:
     """The system as it is, first, and each resource scaled alone."""
-    return [("as is", 1.0), *((kind, scale) for kind in KINDS for scale in settings.scales if scale != 1)]
+    return [("as is", 1.0), *((kind, scale) for kind in KINDS for scale in settings.size.scales if scale != 1)]
 
 
 def _factors(kind: str, scale: float) -> tuple[float, float]:
@@ -111,7 +111,7 @@ def _result(
     title: str,
     said: Mapping[str, tuple[str, Callable[[Factors], str]]],
 ) -> Result:
-    first, scarcest = labels[0], min(settings.scales)
+    first, scarcest = labels[0], min(settings.size.scales)
 
     def of(label: str, kind: str, scale: float) -> list[Run]:
         return [found[label, "as is" if scale == 1 else kind, scale, seed] for seed in settings.some_seeds]
@@ -121,7 +121,7 @@ def _result(
         (label, kind, scale): times_to(of(label, kind, scale), target)
         for label in labels
         for kind in KINDS
-        for scale in settings.scales
+        for scale in settings.size.scales
     }
     panels, claims = [], []
     for kind in KINDS:
@@ -131,7 +131,7 @@ def _result(
                 f"{kind} of all machines, times the scenario's",
                 f"minutes to {target:.0%}",
                 [
-                    _series(settings, label, [seconds[label, kind, scale] for scale in settings.scales])
+                    _series(settings, label, [seconds[label, kind, scale] for scale in settings.size.scales])
                     for label in labels
                 ],
                 log_x=True,
@@ -167,14 +167,14 @@ def _series(settings: Settings, label: str, spreads: list[Spread]) -> Series:
     mean, low, high = (
         [None if spread.missed else getattr(spread, end) / 60 for spread in spreads] for end in ("mean", "low", "high")
     )
-    return Series(label, list(settings.scales), mean, low, high)
+    return Series(label, list(settings.size.scales), mean, low, high)
 
 
 def _fastest(
     settings: Settings, seconds: Mapping[Any, Spread], labels: tuple[str, ...], kind: str, target: float
 ) -> Claim:
     first = labels[0]
-    best = {scale: min(labels, key=lambda who: seconds[who, kind, scale].mean) for scale in settings.scales}
+    best = {scale: min(labels, key=lambda who: seconds[who, kind, scale].mean) for scale in settings.size.scales}
     ahead = [who == first for who in best.values()]
     return Claim(
         f"{first} is the fastest at every scale of {kind}, time to {target:.0%}",
