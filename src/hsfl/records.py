@@ -143,6 +143,7 @@ class ConstantsRecord(Record):
     drift: str
     drift_correction: list[float] | None = None
     intervals_in_force: list[float] | None = None
+    rise: float = 0.0
     coding_noise: list[list[list[float]]] | None = None
 
 

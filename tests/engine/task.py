@@ -71,11 +71,12 @@ def algorithm(
     iid: bool = True,
     backend: str = "stacked",
     codes: Any = None,
+    samples: int = 240,
     **task: object,
 ) -> Algorithm:
     """The algorithm on the small task, in float64."""
     problem = problem or small_problem()
-    data, parts = blobs(iid)
+    data, parts = blobs(iid, samples)
     feed = Feed(data, Sampler(parts, BATCH, 0, ()), torch.device("cpu"), torch.float64)
     executor = hsfl.backend(
         backend,

@@ -20,6 +20,7 @@ from hsfl.engine.estimate import Estimate, record_constants, recorded_constants,
 from hsfl.engine.guard import Guard
 from hsfl.engine.losses import mean_loss
 from hsfl.engine.participation import Participation
+from hsfl.engine.rise import Rise
 from hsfl.engine.schedule import Average, Schedule
 from hsfl.engine.state import AlgorithmRecord
 from hsfl.errors import DivergedError, InfeasibleError
@@ -78,7 +79,7 @@ class Algorithm:
         self.clock = clock or SimulatedClock(task.problem)
         topology, by_loss = task.problem.system.topology, task.problem.constants.by_loss
         self.schedule = Schedule(topology, task.strategy, task.replan_every, by_loss, task.participation)
-        self.estimate, self.guard = Estimate(), Guard()
+        self.estimate, self.guard, self.rise = Estimate(), Guard(), Rise()
         self.problem = task.problem
 
     @property
@@ -166,7 +167,9 @@ class Algorithm:
             assert self.schedule.plan is not None
             loss = mean_loss(row, self.backend.topology.parts_of(one.took_part)) if len(row) else None
             if loss is not None:
-                self.guard.see(loss, [average.tier for average, _ in one.averages], self.schedule.plan)
+                averaged = [average.tier for average, _ in one.averages]
+                self.guard.see(loss, averaged, self.schedule.plan)
+                self.rise.see(loss, averaged)
             names = [tier.name for tier in self.clock.problem.system.tiers]
             yield RoundRecord(
                 round=one.round,
@@ -220,6 +223,8 @@ class Algorithm:
         if current is not None:
             problem = _near(problem.as_planned(current), current)
         if measures:
+            if current is not None:
+                self.rise.end(self._at(self.problem), current)
             problem = self._measured(problem, current)
         if task.strategy.needs_constants:
             problem = task.with_target(problem)
@@ -232,6 +237,8 @@ class Algorithm:
             plan, kept = current, str(error)
         problem = problem.as_planned(plan)
         self.problem = _near(problem, plan)
+        if measures:
+            self.rise.begin(self.problem, plan)
         if current is not None and plan.cuts != current.cuts:
             self.clock.move(current.cuts, plan.cuts, self.schedule.holders())
         if plan.cuts != self.backend.cuts:
@@ -273,7 +280,9 @@ class Algorithm:
         """Half the intervals, at once: nothing is measured, nothing moves."""
         assert self.schedule.plan is not None
         why, plan = self.guard.alarm, self.guard.shortened(self.schedule.plan)
+        self.rise.end(self._at(self.problem), self.schedule.plan)
         self.problem = _near(self.problem, plan)
+        self.rise.begin(self.problem, plan)
         self.schedule.adopt(plan)
         return PlanRecord(
             round=self.round,
@@ -302,7 +311,8 @@ class Algorithm:
         return self._as_estimated(problem)
 
     def _as_estimated(self, problem: Problem) -> Problem:
-        return replace(problem, constants=self.estimate.constants(problem, problem.step))
+        constants = self.estimate.constants(problem, problem.step)
+        return replace(problem, constants=replace(constants, rise=self.rise.per_root))
 
     def state(self) -> AlgorithmRecord:
         """Everything but the backend's tensors; `restore` takes it back."""
@@ -314,6 +324,7 @@ class Algorithm:
             estimate=self.estimate.state(),
             constants=record_constants(self.problem.constants),
             guard=self.guard.state(),
+            rise=self.rise.state(),
         )
 
     def restore(self, state: AlgorithmRecord) -> None:
@@ -322,6 +333,7 @@ class Algorithm:
         self.clock.planned_s = state.planned_s
         self.estimate = Estimate.from_state(state.estimate)
         self.guard.restore(state.guard)
+        self.rise.restore(state.rise)
         self.problem = replace(self.task.problem, constants=recorded_constants(state.constants))
         if self.schedule.plan is not None:
             self.problem = self.problem.as_planned(self.schedule.plan)

@@ -71,6 +71,21 @@ class GuardRecord(Record):
     looked: Count = 0
 
 
+class RiseRecord(Record):
+    """In a checkpoint, what `engine.rise.Rise` has seen."""
+
+    mean: float = 0.0
+    """By how many times the root of the energy of drift the loss rises, by all plans that are over."""
+    variance: float
+    """How unsure that is."""
+    energies: list[list[float]] = Field(default_factory=list)
+    """By tier: the energy of drift expected so many rounds after an average, under the plan in force."""
+    since: list[Count] = Field(default_factory=list)
+    """By tier: the rounds since its last average."""
+    sums: list[list[float]] | None = None
+    """Of the products of what was seen under the plan in force."""
+
+
 class AlgorithmRecord(Record):
     """In a checkpoint, the state of `engine.algorithm.Algorithm` but for the backend's tensors."""
 
@@ -81,3 +96,4 @@ class AlgorithmRecord(Record):
     estimate: EstimateRecord
     constants: ConstantsRecord
     guard: GuardRecord
+    rise: RiseRecord

@@ -20,6 +20,8 @@ from hsfl.theory.sampling import sampling_variance, within_cohort
 
 #: How many times the loss, and what is left of the first one, the energy of drift may be before training stalls.
 ENERGY = 4.2
+#: By what part of itself random drift may raise the loss before training stalls, in the root mean square over rounds.
+RISE = 0.14
 #: Intervals beyond this are as good as this one to see how drift grows.
 _FAR = 1000
 
@@ -52,13 +54,16 @@ def energy_drift(problem: Problem) -> FloatArray:
 
     What enters the mean step are the differences of gradients at the machines' own weights, averaged. Random drifts are
     independent, so that they cancel up to 1/J_m; systematic ones do not. Steps are taken to be as long as the
-    curvature allows, beta = 1/gamma, as training with a useful step soon finds them.
+    curvature allows, beta = 1/gamma, as training with a useful step soon finds them. And random drift raises the loss
+    at every machine, by its curvature, and what is trained is the loss raised like that: as much as training has seen.
     """
     a_ML, b_ML = _rates(problem)
     if (first := problem.constants.first_gradients) is not None:
         first_a_ML, first_b_ML = _uncorrected(problem, first[0] / problem.micro_batches, first[1:])
         a_ML, b_ML = np.maximum(a_ML, first_a_ML), np.maximum(b_ML, first_b_ML)
-    return over_intervals(problem, a_ML / problem.system.working[:, None], b_ML)
+    loss, whole = problem.constants.initial_gap, loss_target(problem) / gap_over_step(problem)
+    raised = loss * whole * (problem.constants.rise / (RISE * loss)) ** 2
+    return over_intervals(problem, a_ML * (1 / problem.system.working[:, None] + raised), b_ML)
 
 
 def _rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
@@ -127,6 +132,11 @@ def predicted_drift(problem: Problem, cuts: npt.ArrayLike, rounds: npt.ArrayLike
     if constants.gradient_second_moment is not None:
         found["paper"] = 4 * (problem.step * k) ** 2 * _per_tier(problem, cuts, constants.gradient_second_moment)
     return found
+
+
+def energies(problem: Problem, cuts: npt.ArrayLike, rounds: int) -> FloatArray:
+    """|w_j - w|^2 / 2 gamma so many rounds after an average, 0 to `rounds` - 1, by the refined model: (rounds, M)."""
+    return predicted_drift(problem, cuts, np.arange(rounds)[:, None])["refined"] / (2 * problem.step)
 
 
 def _per_tier(problem: Problem, cuts: npt.ArrayLike, per_layer: FloatArray) -> FloatArray:
