@@ -149,7 +149,7 @@ def cuts_runs(settings: Settings) -> Wanted:
 def cuts(settings: Settings, found: Found) -> Result:
     panels, rows, claims, lost = [], [], [], {}
     for partition, word in PARTITIONS.items():
-        of = {cuts: [found[partition, cuts, seed] for seed in settings.seeds] for cuts in settings.size.some_cuts}
+        of = {cuts: [found[partition, cuts, seed] for seed in settings.some_seeds] for cuts in settings.size.some_cuts}
         final = {cuts: finals(runs) for cuts, runs in of.items()}
         means = [spread.mean for spread in final.values()]
         learnt = [final[cuts].low for cuts, runs in of.items() if all(map(has_learnt, runs))]

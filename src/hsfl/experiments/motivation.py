@@ -95,12 +95,12 @@ def traffic_runs(settings: Settings) -> Wanted:
     return {
         (intervals, seed): settings.scenario(settings.dataset, "shards", seed, fixed(settings.size.cuts, intervals))
         for intervals in settings.size.some_intervals
-        for seed in settings.seeds
+        for seed in settings.some_seeds
     }
 
 
 def traffic(settings: Settings, found: Found) -> Result:
-    runs = {i: [found[i, seed] for seed in settings.seeds] for i in settings.size.some_intervals}
+    runs = {i: [found[i, seed] for seed in settings.some_seeds] for i in settings.size.some_intervals}
     final = {i: finals(of) for i, of in runs.items()}
     accuracy = {i: spread.mean for i, spread in final.items()}
     sent = {i: gigabytes(evaluations(of[0])[-1]) for i, of in runs.items()}
@@ -207,12 +207,12 @@ def depth_runs(settings: Settings, partitions: tuple[str, ...] = ("shards",)) ->
         (partition, cuts, seed): settings.scenario(settings.dataset, partition, seed, fixed(cuts, settings.size.rare))
         for partition in partitions
         for cuts in settings.size.some_cuts
-        for seed in settings.seeds
+        for seed in settings.some_seeds
     }
 
 
 def depth(settings: Settings, found: Found) -> Result:
-    runs = {cuts: [found["shards", cuts, seed] for seed in settings.seeds] for cuts in settings.size.some_cuts}
+    runs = {cuts: [found["shards", cuts, seed] for seed in settings.some_seeds] for cuts in settings.size.some_cuts}
     final = {cuts: finals(of) for cuts, of in runs.items()}
     return Result(
         "fig2d",
