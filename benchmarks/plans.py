@@ -1,6 +1,6 @@
 """Compare planned training with full synchronisation, simple fixed plans and the best of a grid, on small problems.
 
-    python benchmarks/plans.py [--problems NAME ...] [--seeds N ...] [--averaging corrected] [--grid] [--energy]
+    python benchmarks/plans.py [--problems NAME ...] [--seeds N ...] [--averaging RULE ...] [--grid] [--energy]
 
 Every problem is one a user might bring: a model, data, a skew of the data over the clients, a tree of machines, links
 and a step. The figure of a run is the simulated time to a test accuracy that full synchronisation sets with the same
@@ -252,7 +252,7 @@ def show_energy(runs: dict[str, dict[str, list[dict[str, Any]]]]) -> None:
     print("\n| problem | plan | energy / loss | rounds / full sync's |\n|---|---|---|---|")
     for name, of in runs.items():
         whole = mean_over_seeds(of, SYNC, partial(reached, column=0))
-        for label in (label for label in of if label not in (SYNC, PLANNED)):
+        for label in (label for label in of if label != SYNC and not label.startswith(PLANNED)):
             curves = [run["curve"] for run in of[label]]
             energy = statistics.median(point[3] for curve in curves for point in curve[len(curve) // 2 :])
             slower = mean_over_seeds(of, label, partial(reached, column=0)) / whole
@@ -269,39 +269,49 @@ def main() -> None:
     parser.add_argument("--problems", nargs="+", default=list(PROBLEMS), choices=list(PROBLEMS), metavar="NAME")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N")
     parser.add_argument("--grid", action="store_true", help="train the grid of fixed plans too")
-    parser.add_argument("--averaging", default="plain", help="of the planned runs: plain or corrected")
+    parser.add_argument(
+        "--averaging", nargs="+", default=["plain"], help="of the planned runs: plain, corrected or both"
+    )
     parser.add_argument("--energy", action="store_true", help="show what drift of fixed plans costs in rounds")
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
     chosen = {SYNC: (1, 1, 1)} | SIMPLE | ({"-".join(map(str, i)): i for i in GRID} if given.grid else {})
     jobs = [(n, label, s, fixed(n, i)) for n in given.problems for label, i in chosen.items() for s in given.seeds]
-    jobs += [(n, PLANNED, s, {"training.averaging": given.averaging}) for n in given.problems for s in given.seeds]
+    rules = {f"{PLANNED}, {rule}": {"training.averaging": rule} for rule in given.averaging}
+    jobs += [(n, label, s, rule) for n in given.problems for label, rule in rules.items() for s in given.seeds]
     runs: dict[str, dict[str, list[dict[str, Any]]]] = {n: {} for n in given.problems}
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         for name, label, _, run in pool.imap(work, jobs):
             runs[name].setdefault(label, []).append(run)
     machine = f"{platform.processor() or platform.machine()}, torch {torch.__version__}"
-    print(f"{machine}, seeds {given.seeds}, planned with {given.averaging} averages\n")
+    print(f"{machine}, seeds {given.seeds}")
+    for label in rules:
+        show(runs, label, grid=given.grid)
+    if given.energy:
+        show_energy(runs)
+
+
+def show(runs: dict[str, dict[str, list[dict[str, Any]]]], planned: str, *, grid: bool) -> None:
+    """A table of planned training of one kind beside the best of the others, and what it comes to."""
+    print(f"\n{planned} averages\n")
     print(
         "| problem | target | full sync | best simple plan | planned | planned / best simple | last plan |"
-        + (" best of grid | planned / grid |" if given.grid else "")
+        + (" best of grid | planned / grid |" if grid else "")
     )
-    print("|---" * (9 if given.grid else 7) + "|")
+    print("|---" * (9 if grid else 7) + "|")
     ratios = []
     for name, of in runs.items():
         target = statistics.mean(target_of(run["curve"]) for run in of[SYNC])
         times = {label: mean_over_seeds(of, label, time_to) for label in of}
         best = min((SYNC, *SIMPLE), key=times.__getitem__)
-        ratios.append(times[PLANNED] / times[best])
-        last = of[PLANNED][0]["plans"][-1]
-        row = [name, f"{target:.1%}", f"{times[SYNC]:.0f} s", f"{best}: {times[best]:.0f} s", f"{times[PLANNED]:.0f} s"]
+        ratios.append(times[planned] / times[best])
+        last = of[planned][0]["plans"][-1]
+        row = [name, f"{target:.1%}", f"{times[SYNC]:.0f} s", f"{best}: {times[best]:.0f} s", f"{times[planned]:.0f} s"]
         row += [f"{ratios[-1]:.2f}", f"cuts {last[1]}, I {last[2]}"]
-        if given.grid:
-            top = min((label for label in times if label != PLANNED), key=times.__getitem__)
-            row += [f"{top}: {times[top]:.0f} s", f"{times[PLANNED] / times[top]:.2f}"]
+        if grid:
+            top = min((label for label in times if not label.startswith(PLANNED)), key=times.__getitem__)
+            row += [f"{top}: {times[top]:.0f} s", f"{times[planned] / times[top]:.2f}"]
         print("| " + " | ".join(row) + " |")
-    if given.energy:
-        show_energy(runs)
     print(f"\nplanned / best simple: median {statistics.median(ratios):.2f}, worst {max(ratios):.2f}")
 
 
