@@ -1,7 +1,8 @@
 """How much higher the loss is at machines that have drifted: the losses between two plans rise and fall with averages.
 
 The loss of a round is that of the machines' own weights. After an average it is that of the mean; from there on it
-rises where drift is random, about as the root of its energy, and falls where machines fit data of their own.
+rises where drift is random, about as the root of its energy, and falls where machines fit data of their own. What is
+looked at is how much it changes from round to round, most of all over an average, which no slower trend hides.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from hsfl.theory.convergence import energies
 
 #: What is known before anything is seen: nothing, give or take so much; and how much a plan may change it.
 _UNSURE, _CHANGES = 0.15, 0.03
-#: The fewest rounds that tell anything.
-_FEWEST = 12
+#: The fewest rounds that tell anything: in fewer there are hardly any averages, and losses fall steeply at first.
+_FEWEST = 48
 #: Rounds beyond so many after an average are taken for this one.
 _FAR = 1000
 
@@ -31,7 +32,8 @@ class Rise:
         self._mean, self._variance = 0.0, _UNSURE**2
         self._energies: list[list[float]] = []
         self._since: list[int] = []
-        self._sums: FloatArray | None = None
+        self._last: list[float] | None = None
+        self._sums: FloatArray = np.zeros((4, 4))
 
     @property
     def per_root(self) -> float:
@@ -42,7 +44,7 @@ class Rise:
         """A plan is in force from here on."""
         if not problem.constants.by_loss:
             return
-        self._energies, self._sums = _energies(problem, plan), None
+        self._energies, self._last, self._sums = _energies(problem, plan), None, np.zeros((4, 4))
         if len(self._since) != len(plan.intervals):
             self._since = [0] * len(plan.intervals)
 
@@ -50,18 +52,16 @@ class Rise:
         """A round's mean loss, and the tiers that were averaged after it."""
         if not self._energies:
             return
-        if self._sums is None:
-            self._sums = np.zeros((5, 5))
         root = sum(of[min(k, len(of) - 1)] for of, k in zip(self._energies, self._since, strict=True)) ** 0.5
-        t = self._sums[0, 0] / 100
-        row = np.array((1.0, t, t * t, root, loss))
-        self._sums += np.outer(row, row)
+        if self._last is not None:
+            row = np.array((1.0, self._sums[0, 0] / 100, root - self._last[0], loss - self._last[1]))
+            self._sums += np.outer(row, row)
+        self._last = [root, loss]
         self._since = [0 if m in averaged else k + 1 for m, k in enumerate(self._since)]
 
     def end(self, problem: Problem, plan: Plan) -> None:
         """Learn from the losses under the plan that was in force, in energies as they are known now."""
-        found = None if self._sums is None else _slope(self._sums)
-        if found is None:
+        if (found := _slope(self._sums)) is None:
             return
         expected, known = (sum(map(np.mean, energies)) for energies in (self._energies, _energies(problem, plan)))
         slope, error = np.array(found) * (expected / known) ** 0.5
@@ -69,7 +69,7 @@ class Rise:
         weight = self._variance / (self._variance + error**2)
         self._mean += weight * (slope - self._mean)
         self._variance *= 1 - weight
-        self._sums = None
+        self._sums = np.zeros((4, 4))
 
     def state(self) -> RiseRecord:
         """What a checkpoint holds."""
@@ -78,13 +78,14 @@ class Rise:
             variance=self._variance,
             energies=self._energies,
             since=self._since,
-            sums=None if self._sums is None else self._sums.tolist(),
+            last=self._last,
+            sums=self._sums.tolist(),
         )
 
     def restore(self, state: RiseRecord) -> None:
         self._mean, self._variance = state.mean, state.variance
         self._energies, self._since = state.energies, state.since
-        self._sums = None if state.sums is None else np.array(state.sums)
+        self._last, self._sums = state.last, np.array(state.sums)
 
 
 def _energies(problem: Problem, plan: Plan) -> list[list[float]]:
@@ -94,10 +95,10 @@ def _energies(problem: Problem, plan: Plan) -> list[list[float]]:
 
 
 def _slope(sums: FloatArray) -> tuple[float, float] | None:
-    """How losses grow with the root, beside a trend in time, and the standard error; None where nothing tells it."""
-    count, inner, mixed = sums[0, 0], sums[:4, :4], sums[:4, 4]
-    if count < _FEWEST or np.linalg.matrix_rank(inner) < 4:
+    """How losses change with the root, beside a trend in time, and the standard error; None where nothing tells it."""
+    count, inner, mixed = sums[0, 0], sums[:3, :3], sums[:3, 3]
+    if count < _FEWEST or np.linalg.matrix_rank(inner) < 3:
         return None
     solved = np.linalg.solve(inner, mixed)
-    residual = max(float(sums[4, 4] - mixed @ solved), 0.0) / (count - 4)
-    return float(solved[3]), float(np.sqrt(residual * np.linalg.inv(inner)[3, 3]))
+    residual = max(float(sums[3, 3] - mixed @ solved), 0.0) / (count - 3)
+    return float(solved[2]), float(np.sqrt(residual * np.linalg.inv(inner)[2, 2]))

@@ -82,8 +82,10 @@ class RiseRecord(Record):
     """By tier: the energy of drift expected so many rounds after an average, under the plan in force."""
     since: list[Count] = Field(default_factory=list)
     """By tier: the rounds since its last average."""
-    sums: list[list[float]] | None = None
-    """Of the products of what was seen under the plan in force."""
+    last: list[float] | None = None
+    """The root of the energy and the loss of the last round under the plan in force."""
+    sums: list[list[float]]
+    """Of the products of how both changed from round to round under that plan."""
 
 
 class AlgorithmRecord(Record):

@@ -21,7 +21,10 @@ from hsfl.theory.sampling import sampling_variance, within_cohort
 #: How many times the loss, and what is left of the first one, the energy of drift may be before training stalls.
 ENERGY = 4.2
 #: By what part of itself random drift may raise the loss before training stalls, in the root mean square over rounds.
-RISE = 0.14
+RISE = 0.1
+#: What is left of the first loss counts as so much at least: where models come to fit their samples it goes to 0, and
+#: what they do on others does not depend on it any more.
+LEFT = 0.2
 #: Intervals beyond this are as good as this one to see how drift grows.
 _FAR = 1000
 
@@ -61,8 +64,9 @@ def energy_drift(problem: Problem) -> FloatArray:
     if (first := problem.constants.first_gradients) is not None:
         first_a_ML, first_b_ML = _uncorrected(problem, first[0] / problem.micro_batches, first[1:])
         a_ML, b_ML = np.maximum(a_ML, first_a_ML), np.maximum(b_ML, first_b_ML)
-    loss, whole = problem.constants.initial_gap, loss_target(problem) / gap_over_step(problem)
-    raised = loss * whole * (problem.constants.rise / (RISE * loss)) ** 2
+    loss = problem.constants.initial_gap
+    felt = RISE * max(loss, LEFT * (problem.constants.first_loss or 0.0))
+    raised = ENERGY / 3 * loss * _left(problem) * (problem.constants.rise / felt) ** 2
     return over_intervals(problem, a_ML * (1 / problem.system.working[:, None] + raised), b_ML)
 
 
@@ -237,9 +241,13 @@ def loss_target(problem: Problem) -> float:
     much; late, when little is left of the first loss, less of it does harm. So the margin is `ENERGY` times the loss,
     times what is left of the first one, for the drift just before an average, which is 3 times the mean one.
     """
+    return float(ENERGY / 3 * _left(problem) * gap_over_step(problem))
+
+
+def _left(problem: Problem) -> float:
+    """What is left of the first loss, as it counts."""
     loss, first = problem.constants.initial_gap, problem.constants.first_loss
-    left = 1.0 if first is None else min(loss / first, 1.0)
-    return float(ENERGY / 3 * left * gap_over_step(problem))
+    return 1.0 if first is None else min(max(loss / first, LEFT), 1.0)
 
 
 def margin(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
