@@ -122,7 +122,12 @@ SMALL = Size(
     scales=(0.25, 1.0, 4.0),
     grid={(1, 2): _GRID, (2, 3): _GRID},
     converges_in=4000,
-    step=_STEP | {"model.factory": f"{_NETWORKS}:rgb_lenet5_batch_norm", "model.input_shape": [3, 32, 32]},
+    step=_STEP
+    | {
+        "model.factory": f"{_NETWORKS}:rgb_lenet5_batch_norm",
+        "model.input_shape": [3, 32, 32],
+        "stopping.rounds": 3000,
+    },
     random=(25, 25),
 )
 QUICK = Size(
