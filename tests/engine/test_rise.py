@@ -123,3 +123,16 @@ def test_training_tells_it_to_the_strategy(iid: bool) -> None:
     *before, last = [asked.constants.rise for _, asked in strategy.asked]
     assert len(before) > 3 and before[0] == 0 and (last > 0) == iid
     assert last == trained.rise.per_root
+
+
+def test_what_was_learnt_is_restored_and_its_lack_forgiven() -> None:
+    """Checkpoints of before losses were looked at are resumed, with nothing learnt."""
+    strategy = Given([Plan((1, 3), (8, 8, 1))])
+    trained, other = (algorithm(strategy, problem=replace(by_loss(), learning_rate=0.5)) for _ in range(2))
+    list(trained.advance(150))
+    state = trained.state()
+    assert state.rise is not None and state.rise.sums[0][0] > 0
+    other.restore(state.model_copy(update={"rise": None}))
+    assert other.rise.state() == Rise().state()
+    other.restore(type(state).model_validate_json(state.model_dump_json()))
+    assert other.rise.state() == trained.rise.state()

@@ -333,7 +333,8 @@ class Algorithm:
         self.clock.planned_s = state.planned_s
         self.estimate = Estimate.from_state(state.estimate)
         self.guard.restore(state.guard)
-        self.rise.restore(state.rise)
+        if state.rise is not None:
+            self.rise.restore(state.rise)
         self.problem = replace(self.task.problem, constants=recorded_constants(state.constants))
         if self.schedule.plan is not None:
             self.problem = self.problem.as_planned(self.schedule.plan)

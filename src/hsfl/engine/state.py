@@ -98,4 +98,5 @@ class AlgorithmRecord(Record):
     estimate: EstimateRecord
     constants: ConstantsRecord
     guard: GuardRecord
-    rise: RiseRecord
+    rise: RiseRecord | None = None
+    """None in checkpoints of before it was looked at."""
