@@ -65,11 +65,51 @@ def test_noisy_losses_count_by_what_they_tell() -> None:
     assert unsure.per_root < 0.03
 
 
-@pytest.mark.parametrize("case", ["losses fall with drift", "nothing drifts", "few rounds", "another drift model"])
+@pytest.mark.parametrize("unit", [1e-4, 1e4])
+def test_the_unit_of_the_loss_does_not_matter(unit: float) -> None:
+    """A loss in other units, with the step that makes the same of it, is seen to rise by as much of itself."""
+    problem, rng, found = by_loss(initial_gap=2.0, first_loss=2.0), np.random.default_rng(1), []
+    constants = problem.constants
+    assert constants.gradient_dissimilarity is not None
+    other = by_loss(
+        initial_gap=2 * unit,
+        first_loss=2 * unit,
+        gradient_variance=unit**2 * constants.gradient_variance,
+        gradient_dissimilarity=unit**2 * constants.gradient_dissimilarity,
+    )
+    other = replace(other, learning_rate=other.learning_rate / unit)
+    losses = 2 + 0.3 * energy_of(problem, PLAN, 240) ** 0.5 + 0.1 * rng.standard_normal(240)
+    for given, scale in ((problem, 1.0), (other, unit)):
+        rise = Rise()
+        for _ in range(2):
+            rise.begin(given, PLAN)
+            for k, loss in enumerate(losses):
+                rise.see(scale * float(loss), [m for m, i in enumerate(PLAN.intervals) if (k + 1) % i == 0])
+            rise.end(given, PLAN)
+        found.append(rise.per_root / scale**0.5)
+    assert found[0] > 0 and found[1] == pytest.approx(found[0], rel=1e-9)
+
+
+def test_rounds_without_a_loss_are_left_out() -> None:
+    """Where nobody took part there is no loss; an average after such a round still counts."""
+    problem, rise = by_loss(), Rise()
+    rise.begin(problem, PLAN)
+    for k, energy in enumerate(energy_of(problem, PLAN, 240)):
+        loss = None if k % 10 == 5 or (k + 1) % 24 == 0 else 1 + 0.3 * float(energy) ** 0.5
+        rise.see(loss, [m for m, i in enumerate(PLAN.intervals) if (k + 1) % i == 0])
+    rise.end(problem, PLAN)
+    assert rise.per_root == pytest.approx(0.3, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "case", ["losses fall with drift", "nothing drifts", "few rounds", "another drift model", "a server's own step"]
+)
 def test_else_nothing_is_known(case: str) -> None:
     problem, rise = by_loss(), Rise()
     if case == "another drift model":
         problem = replace(problem, constants=replace(problem.constants, drift="refined"))
+    if case == "a server's own step":
+        problem = replace(problem, averaging="fedavgm")
     always = Plan(PLAN.cuts, (1, 1, 1))
     shown(
         rise,

@@ -166,10 +166,9 @@ class Algorithm:
                 )
             assert self.schedule.plan is not None
             loss = mean_loss(row, self.backend.topology.parts_of(one.took_part)) if len(row) else None
+            self.rise.see(loss, averaged := [average.tier for average, _ in one.averages])
             if loss is not None:
-                averaged = [average.tier for average, _ in one.averages]
                 self.guard.see(loss, averaged, self.schedule.plan)
-                self.rise.see(loss, averaged)
             names = [tier.name for tier in self.clock.problem.system.tiers]
             yield RoundRecord(
                 round=one.round,
@@ -200,6 +199,10 @@ class Algorithm:
         factor = fmean(optimizer.factor(round_) for round_ in range(first, first + rounds))
         return replace(problem, learning_rate=self.task.problem.learning_rate * factor)
 
+    def _so_far(self) -> Problem:
+        """The problem with the mean step of the rounds under the plan in force."""
+        return self._at(self.problem, self.schedule.plan_round, max(self.round - self.schedule.plan_round, 1))
+
     def _rate(self, round_: int) -> float | None:
         """The learning rate of a round, counted from 0, where it changes."""
         return None if self.backend.optimizer.schedule is None else self._at(self.task.problem, round_).learning_rate
@@ -223,8 +226,7 @@ class Algorithm:
         if current is not None:
             problem = _near(problem.as_planned(current), current)
         if measures:
-            if current is not None:
-                self.rise.end(self._at(self.problem), current)
+            self.rise.end(self._so_far(), current)
             problem = self._measured(problem, current)
         if task.strategy.needs_constants:
             problem = task.with_target(problem)
@@ -237,8 +239,7 @@ class Algorithm:
             plan, kept = current, str(error)
         problem = problem.as_planned(plan)
         self.problem = _near(problem, plan)
-        if measures:
-            self.rise.begin(self.problem, plan)
+        self.rise.begin(self.problem, plan)
         if current is not None and plan.cuts != current.cuts:
             self.clock.move(current.cuts, plan.cuts, self.schedule.holders())
         if plan.cuts != self.backend.cuts:
@@ -280,7 +281,7 @@ class Algorithm:
         """Half the intervals, at once: nothing is measured, nothing moves."""
         assert self.schedule.plan is not None
         why, plan = self.guard.alarm, self.guard.shortened(self.schedule.plan)
-        self.rise.end(self._at(self.problem), self.schedule.plan)
+        self.rise.end(self._so_far(), self.schedule.plan)
         self.problem = _near(self.problem, plan)
         self.rise.begin(self.problem, plan)
         self.schedule.adopt(plan)
@@ -333,8 +334,7 @@ class Algorithm:
         self.clock.planned_s = state.planned_s
         self.estimate = Estimate.from_state(state.estimate)
         self.guard.restore(state.guard)
-        if state.rise is not None:
-            self.rise.restore(state.rise)
+        self.rise.restore(state.rise)
         self.problem = replace(self.task.problem, constants=recorded_constants(state.constants))
         if self.schedule.plan is not None:
             self.problem = self.problem.as_planned(self.schedule.plan)

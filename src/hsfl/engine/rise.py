@@ -17,10 +17,13 @@ from hsfl.problem.problem import Problem
 from hsfl.problem.profile import FloatArray
 from hsfl.theory.convergence import energies
 
-#: What is known before anything is seen: nothing, give or take so much; and how much a plan may change it.
-_UNSURE, _CHANGES = 0.15, 0.03
-#: The fewest rounds that tell anything: in fewer there are hardly any averages, and losses fall steeply at first.
+#: What is known before anything is seen: nothing, give or take so much; and how much a plan may change it. Both are in
+#: units of the root of the first loss, so that the unit of a loss does not matter.
+_UNSURE, _CHANGES = 0.1, 0.02
+#: The fewest changes that tell anything: in fewer there are hardly any averages, and losses fall steeply at first.
 _FEWEST = 48
+#: The rules by which machines go on from the mean of their weights; by others an average also makes a step.
+_MEANS = {"plain", "corrected", "fedprox"}
 #: Rounds beyond so many after an average are taken for this one.
 _FAR = 1000
 
@@ -29,7 +32,8 @@ class Rise:
     """Sees losses and averages; knows by how many times the root of the energy of drift the loss rises."""
 
     def __init__(self) -> None:
-        self._mean, self._variance = 0.0, _UNSURE**2
+        self._mean = 0.0
+        self._variance: float | None = None
         self._energies: list[list[float]] = []
         self._since: list[int] = []
         self._last: list[float] | None = None
@@ -42,33 +46,34 @@ class Rise:
 
     def begin(self, problem: Problem, plan: Plan) -> None:
         """A plan is in force from here on."""
-        if not problem.constants.by_loss:
+        if not problem.constants.by_loss or problem.averaging not in _MEANS:
             return
         self._energies, self._last, self._sums = _energies(problem, plan), None, np.zeros((4, 4))
         if len(self._since) != len(plan.intervals):
             self._since = [0] * len(plan.intervals)
 
-    def see(self, loss: float, averaged: Collection[int]) -> None:
-        """A round's mean loss, and the tiers that were averaged after it."""
+    def see(self, loss: float | None, averaged: Collection[int]) -> None:
+        """A round's mean loss, if anybody took part, and the tiers that were averaged after it."""
         if not self._energies:
             return
         root = sum(of[min(k, len(of) - 1)] for of, k in zip(self._energies, self._since, strict=True)) ** 0.5
-        if self._last is not None:
+        if self._last is not None and loss is not None:
             row = np.array((1.0, self._sums[0, 0] / 100, root - self._last[0], loss - self._last[1]))
             self._sums += np.outer(row, row)
-        self._last = [root, loss]
+        self._last = None if loss is None else [root, loss]
         self._since = [0 if m in averaged else k + 1 for m, k in enumerate(self._since)]
 
-    def end(self, problem: Problem, plan: Plan) -> None:
+    def end(self, problem: Problem, plan: Plan | None) -> None:
         """Learn from the losses under the plan that was in force, in energies as they are known now."""
-        if (found := _slope(self._sums)) is None:
+        if plan is None or (found := _slope(self._sums)) is None:
             return
         expected, known = (sum(map(np.mean, energies)) for energies in (self._energies, _energies(problem, plan)))
         slope, error = np.array(found) * (expected / known) ** 0.5
-        self._variance += _CHANGES**2
-        weight = self._variance / (self._variance + error**2)
+        first = problem.constants.first_loss or problem.constants.initial_gap
+        variance = (_UNSURE**2 * first if self._variance is None else self._variance) + _CHANGES**2 * first
+        weight = variance / (variance + error**2)
         self._mean += weight * (slope - self._mean)
-        self._variance *= 1 - weight
+        self._variance = variance * (1 - weight)
         self._sums = np.zeros((4, 4))
 
     def state(self) -> RiseRecord:
@@ -82,7 +87,10 @@ class Rise:
             sums=self._sums.tolist(),
         )
 
-    def restore(self, state: RiseRecord) -> None:
+    def restore(self, state: RiseRecord | None) -> None:
+        """Take a state back; nothing is known from before losses were looked at."""
+        if state is None:
+            return
         self._mean, self._variance = state.mean, state.variance
         self._energies, self._since = state.energies, state.since
         self._last, self._sums = state.last, np.array(state.sums)

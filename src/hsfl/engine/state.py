@@ -76,8 +76,8 @@ class RiseRecord(Record):
 
     mean: float = 0.0
     """By how many times the root of the energy of drift the loss rises, by all plans that are over."""
-    variance: float
-    """How unsure that is."""
+    variance: float | None = None
+    """How unsure that is; None before any is."""
     energies: list[list[float]] = Field(default_factory=list)
     """By tier: the energy of drift expected so many rounds after an average, under the plan in force."""
     since: list[Count] = Field(default_factory=list)

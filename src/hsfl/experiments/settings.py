@@ -36,7 +36,7 @@ class Settings:
 
     @property
     def quick(self) -> bool:
-        return self.size is QUICK
+        return self.size.name == QUICK.name
 
     @property
     def datasets(self) -> tuple[str, ...]:

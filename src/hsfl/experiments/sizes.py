@@ -1,8 +1,8 @@
 """How large the experiments are: the networks and their machines, and how much of everything is trained.
 
 Full size is the paper's system and VGG-16, for a GPU. Small is the scenario mnist-mini with LeNet-5 on the same data,
-for as long and with as many seeds, in hours on two cores. Quick is mnist-mini for a few rounds, in minutes: it shows
-that all of it runs.
+as long or, where full size trains longest, a third or half as long, in hours on two cores. Quick is mnist-mini for a
+few rounds, in minutes: it shows that all of it runs.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ FULL = Size(
 SMALL = Size(
     name="small",
     title="the small setting",
-    about="LeNet-5 and slower machines instead of VGG-16 and the paper's, on the same data and for as many rounds.",
+    about="LeNet-5 and slower machines instead of VGG-16 and the paper's, on the same data.",
     network="lenet5",
     data={
         "cifar10": Data(
