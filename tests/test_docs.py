@@ -77,7 +77,13 @@ def generate() -> ModuleType:
 
 @pytest.mark.parametrize(
     ("name", "page"),
-    [("generate", "scenario.md"), ("generate", "results.md"), ("pictures", "hsfl.svg"), ("pictures", "bound.svg")],
+    [
+        ("generate", "scenario.md"),
+        ("generate", "results.md"),
+        ("generate", "results-small.md"),
+        ("pictures", "hsfl.svg"),
+        ("pictures", "bound.svg"),
+    ],
 )
 def test_generated_files_are_up_to_date(name: str, page: str, tmp_path: Path) -> None:
     """And --check notices where they are not."""

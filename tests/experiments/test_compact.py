@@ -18,7 +18,7 @@ from hsfl.experiments.recipes import RECIPES
 from hsfl.experiments.reproduce import reproduce
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings, fixed
-from hsfl.experiments.sizes import QUICK
+from hsfl.experiments.sizes import FULL, QUICK
 from hsfl.experiments.store import DIVERGED, Store
 from hsfl.records import PlanRecord
 from hsfl.runs.reading import Run
@@ -81,7 +81,7 @@ def test_what_a_file_has_is_not_trained_again(tmp_path: Path) -> None:
     recipe = Recipe("short", "one round", lambda settings, found: Result("short", "", [], [], [], [], []), runs)
 
     def trained(settings: Settings) -> int:
-        store, known = Store(tmp_path / "runs"), known_runs(tmp_path, [recipe])
+        store, known = Store(tmp_path / "runs"), known_runs(tmp_path, [recipe], settings.size)
         shutil.rmtree(store.folder, ignore_errors=True)
         keep = partial(write_runs, tmp_path, recipe, settings)
         (result,) = reproduce([recipe], settings, store, known=known, on_found=lambda _, found: keep(found))
@@ -90,6 +90,8 @@ def test_what_a_file_has_is_not_trained_again(tmp_path: Path) -> None:
 
     assert [trained(replace(SETTINGS, seeds=seeds)) for seeds in ((0,), (0, 1), (1,))] == [1, 1, 0]
     assert trained(replace(SETTINGS, seeds=(1,), precision="fp32")) == 1
+    with pytest.raises(HsflError, match="has runs of the quick setting, not of full size; give another --out"):
+        known_runs(tmp_path, [recipe], FULL)
 
 
 def test_a_longer_run_has_a_shorter_one_in_it(tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ def test_a_longer_run_has_a_shorter_one_in_it(tmp_path: Path) -> None:
 
     def made(one: Recipe, folder: Path) -> tuple[int, Run]:
         store, given = Store(folder / "trained" / one.name), []
-        known = known_runs(folder, [long, planned])
+        known = known_runs(folder, [long, planned], SETTINGS.size)
         list(reproduce([one], SETTINGS, store, known=known, on_found=lambda _, found: given.extend(found.values())))
         write_runs(folder, one, SETTINGS, {("one",): given[0]})
         return len(store.trained), read_runs(runs_file(folder, one))[1]["one",]

@@ -11,7 +11,7 @@ from hsfl.experiments.draws import DRAWN, of_training, planned_by_the_paper, sec
 from hsfl.experiments.recipes import RECIPES
 from hsfl.experiments.result import EXCEEDS, FAILS, HOLDS, IN_PART, judged
 from hsfl.experiments.settings import Settings
-from hsfl.experiments.sizes import QUICK
+from hsfl.experiments.sizes import QUICK, SMALL
 from hsfl.planner.exact import ExactSolver
 from hsfl.problem.plan import Plan
 from hsfl.strategies.named import DEPTH_AWARE, RANDOM, Named
@@ -23,12 +23,20 @@ FULL = Settings()
 @pytest.mark.parametrize("dataset", FULL.datasets)
 def test_the_paper_s_bound_plans_every_interval_1_at_all_cuts(dataset: str) -> None:
     problem = planned_by_the_paper(FULL, dataset)
+    assert problem is not None
     solver = ExactSolver(problem)
     assert {solver.solve(cuts=cuts).plan.intervals for cuts in combinations(range(3, 15), 2)} == {(1, 1, 1)}
 
 
+def test_data_without_constants_are_left_out() -> None:
+    """LeNet-5 on images of CIFAR-10 has a profile that is measured, without gradient statistics."""
+    result = RECIPES["draws"].show(Settings(SMALL, seeds=(0,)), {})
+    assert {row[0] for row in result.rows} == {"mnist"} and [panel.title for panel in result.panels] == ["mnist"]
+
+
 def test_a_round_has_the_averages_that_fall_on_it() -> None:
     problem = planned_by_the_paper(FULL, "cifar10")
+    assert problem is not None
     plan = Plan((3, 8), (5, 2, 1))
     evenly = seconds_per_round(problem, Named("RMA+RMS", RANDOM, RANDOM), plan, 10)
     assert evenly == pytest.approx(float(round_latency(problem, plan.cuts, plan.intervals)))
@@ -40,6 +48,7 @@ def test_a_round_has_the_averages_that_fall_on_it() -> None:
 
 def test_a_training_is_the_mean_of_its_plans() -> None:
     problem = planned_by_the_paper(FULL, "cifar10")
+    assert problem is not None
     one, two = (of_training(problem, "RMA+RMS", 3, plans, 50) for plans in (1, 2))
     assert one == of_training(problem, "RMA+RMS", 3, 1, 50) != of_training(problem, "RMA+RMS", 4, 1, 50)
     second = Named("RMA+RMS", RANDOM, RANDOM, 3)

@@ -121,7 +121,7 @@ def reproduce(
                 chosen,
                 settings,
                 store,
-                known=known_runs(out, RECIPES.values()),
+                known=known_runs(out, RECIPES.values(), settings.size),
                 jobs=jobs,
                 pool=pool,
                 callbacks=[progress],

@@ -16,7 +16,7 @@ from hsfl.errors import HsflError
 from hsfl.experiments.recipe import Found, Key, Recipe
 from hsfl.experiments.result import Result
 from hsfl.experiments.settings import Settings
-from hsfl.experiments.sizes import SIZES
+from hsfl.experiments.sizes import SIZES, Size
 from hsfl.experiments.store import fingerprint
 from hsfl.files import write_whole
 from hsfl.records import Environment, PlanRecord, RoundRecord, Summary
@@ -63,14 +63,19 @@ def read_runs(path: Path) -> tuple[Settings, dict[Key, Run]]:
         raise HsflError(f"{path}: not the runs of a recipe ({error}); hsfl reproduce writes such files") from None
 
 
-def known_runs(folder: Path, recipes: Iterable[Recipe]) -> dict[str, Run]:
+def known_runs(folder: Path, recipes: Iterable[Recipe], size: Size) -> dict[str, Run]:
     """The runs in a folder's files of these recipes, by the fingerprints of their scenarios; the longest of those that
-    plan nothing while they are trained also by that of their scenario without its end."""
+    plan nothing while they are trained also by that of their scenario without its end.
+
+    HsflError where they are of another size, for results of one size would take the place of the other's.
+    """
     found: dict[str, Run] = {}
     for recipe in recipes:
         if recipe.runs_of is not None or not (path := runs_file(folder, recipe)).exists():
             continue
         settings, runs = read_runs(path)
+        if settings.size.name != size.name:
+            raise HsflError(f"{path}: has runs of {settings.size.title}, not of {size.title}; give another --out")
         found.update({run.folder.name: run for run in runs.values()})
         for key, scenario in recipe.runs(settings).items():
             run = runs.get(key)
