@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 CONFIGURATION = ROOT / "docs" / "zensical.toml"
 #: Pages, and what they link to or show.
 PATTERNS = (
-    "*.md", "docs/**/*.md", "docs/*.css", "docs/*.png", "docs/*.svg", "benchmarks/*.md", "experiments/results/*.png",
+    "*.md", "docs/**/*.md", "docs/*.css", "docs/*.png", "docs/*.svg", "benchmarks/*.md", "experiments/*/*.png",
     "examples/*",
 )  # fmt: skip
 #: Browsers start no worker from a disk, but do from a text that a page has.

@@ -1,9 +1,9 @@
-"""Write docs/scenario.md from what the code knows of scenario files, and docs/results.md from experiments/results.
+"""Write docs/scenario.md from what the code knows of scenario files, and the pages of results from experiments/.
 
     python docs/generate.py [--check | --results]
 
 With --check nothing is written; the exit code is 1 when a page is out of date. With --results the files of
-experiments/results that can be made from its runs (NAME.json, .csv and .png) are written again, too.
+experiments/ that can be made from its runs (NAME.json, .csv and .png) are written again, too.
 """
 
 # A paragraph of the page is one line:
@@ -17,6 +17,7 @@ import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from hsfl.scenario.template import field_reference, quantity_fields
 DOCS = Path(__file__).parent
 EXPERIMENTS = DOCS.parent / "experiments"
 RESULTS = EXPERIMENTS / "results"
+SMALL = EXPERIMENTS / "small"
+HEADER = "<!-- Written by docs/generate.py (make docs) from experiments/; change that, not this. -->\n\n"
 
 EXAMPLE = """\
 name = "workshop"
@@ -215,27 +218,35 @@ Some fields exclude each other. Setting one of `model.name`, `model.profile` and
 
 def results() -> str:
     """The page of results: what hsfl reproduce wrote, with what we think the reasons are."""
-    notes = tomllib.loads((EXPERIMENTS / "reasons.toml").read_text(encoding="utf-8"))
-    run = [name for name in RECIPES if name not in notes["waiting"]]
-    shown = [result_of(name) for name in run]
-    header = "<!-- Written by docs/generate.py (make docs) from experiments/; change that, not this. -->\n\n"
-    first = [header + notes["about"].strip(), _headlines(shown, notes["headlines"]), notes["learnt"].strip()]
+    notes = _notes()
+    shown = [result_of(name, RESULTS) for name in RECIPES if name not in notes["waiting"]]
+    first = [HEADER + notes["about"].strip(), _headlines(shown, notes["headlines"]), notes["learnt"].strip()]
     about = "\n\n".join(
         [*first, _verdicts(shown, notes["waiting"], notes["again"]), _costs(shown), notes["took"].strip()]
     )
     return results_markdown(shown, pictures="../experiments/results", reasons=notes["reasons"], about=about)
 
 
-def result_of(name: str) -> dict[str, Any]:
+def small_results() -> str:
+    """The page of what hsfl reproduce --small wrote."""
+    shown = [result_of(name, SMALL) for name in RECIPES if (SMALL / f"{name}.json").exists()]
+    return results_markdown(shown, pictures="../experiments/small", about=HEADER + _notes()["small"].strip())
+
+
+def _notes() -> dict[str, Any]:
+    return tomllib.loads((EXPERIMENTS / "reasons.toml").read_text(encoding="utf-8"))
+
+
+def result_of(name: str, folder: Path) -> dict[str, Any]:
     """What hsfl reproduce showed, made again from the recipe's runs where they are there."""
-    stored: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    again = made_again(name, stored)
+    stored: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    again = made_again(name, folder, stored)
     return stored if again is None else plain(again.to_dict())
 
 
-def made_again(name: str, stored: Mapping[str, Any]) -> Result | None:
+def made_again(name: str, folder: Path, stored: Mapping[str, Any]) -> Result | None:
     """A result from the recipe's runs, at the cost that is stored; None where there are no runs."""
-    again = shown_again(RECIPES[name], RESULTS)
+    again = shown_again(RECIPES[name], folder)
     return None if again is None else replace(again, cost=stored["cost"])
 
 
@@ -310,15 +321,18 @@ def _listed(words: Iterable[str]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when the file is out of date")
-    parser.add_argument("--results", action="store_true", help="write experiments/results again from its runs, too")
+    parser.add_argument("--results", action="store_true", help="write experiments/ again from its runs, too")
     given = parser.parse_args(arguments)
     check = given.check
-    for name in RECIPES if given.results and not check else ():
-        path = RESULTS / f"{name}.json"
-        if path.exists() and (again := made_again(name, json.loads(path.read_text(encoding="utf-8")))) is not None:
-            write_result(again, RESULTS)
+    for folder, name in product((RESULTS, SMALL), RECIPES) if given.results and not check else ():
+        path = folder / f"{name}.json"
+        if path.exists():
+            again = made_again(name, folder, json.loads(path.read_text(encoding="utf-8")))
+            if again is not None:
+                write_result(again, folder)
     stale = False
-    for page, made in ((DOCS / "scenario.md", text()), (DOCS / "results.md", results())):
+    pages = {"scenario.md": text, "results.md": results, "results-small.md": small_results}
+    for page, made in ((DOCS / name, make()) for name, make in pages.items()):
         if not check:
             page.write_text(made, encoding="utf-8")
         elif not page.is_file() or page.read_text(encoding="utf-8") != made:

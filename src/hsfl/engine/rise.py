@@ -46,7 +46,8 @@ class Rise:
 
     def begin(self, problem: Problem, plan: Plan) -> None:
         """A plan is in force from here on."""
-        if not problem.constants.by_loss or problem.averaging not in _MEANS:
+        known = problem.constants.by_loss and problem.constants.gradient_dissimilarity is not None
+        if not known or problem.averaging not in _MEANS:
             return
         self._energies, self._last, self._sums = _energies(problem, plan), None, np.zeros((4, 4))
         if len(self._since) != len(plan.intervals):
