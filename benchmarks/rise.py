@@ -80,7 +80,7 @@ def main() -> None:
             run, whole = found[label, seed], found["full sync", seed]
             target = target_of([whole])
             faster.append(time_to(whole, target) / time_to(run, target))
-            above.append(final_accuracy(run) - final_accuracy(whole))
+            above.append(100 * (final_accuracy(run) - final_accuracy(whole)))
         last = found[label, given.seeds[0]].plans[-1]
         shown = " ".join(f"{value:.2f}" for value in faster), " ".join(f"{value:+.1f}" for value in above)
         print(f"| {label} | {statistics.mean(faster):.2f} ({shown[0]}) | {statistics.mean(above):+.1f} ({shown[1]}) | "
