@@ -144,6 +144,7 @@ class ConstantsRecord(Record):
     drift_correction: list[float] | None = None
     intervals_in_force: list[float] | None = None
     rise: float = 0.0
+    samples_per_client: float | None = None
     coding_noise: list[list[list[float]]] | None = None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import harmonic_mean
 
 import numpy as np
 import pytest
@@ -135,6 +136,27 @@ def test_noise_is_in_what_clients_train_on() -> None:
     ours, theirs = (one.backend.data.batch(one.backend.drawn())[0] for one in (plain, noisy))
     apart = (ours - theirs).square().mean((1, 2, 3, 4))
     assert not apart[0] and apart[-1] > apart[1] > 0
+
+
+@pytest.mark.parametrize("fields", [{}, {"data.held_out": 0.3}, {"data.partition": "quantity", "data.alpha": 1.0}])
+def test_plans_know_how_soon_clients_see_their_samples_again(fields: dict[str, object]) -> None:
+    """The harmonic mean, because the noise of every client's own samples is in proportion to one over their number."""
+    prepared = prepare(hsfl.load_scenario("mnist-mini", fields | FIXED))
+    labels = prepared.labels
+    assert labels is not None
+    sizes = [sum(counts) for counts in labels.counts]
+    assert prepared.task.problem.constants.samples_per_client == pytest.approx(harmonic_mean(sizes))
+
+
+def test_plans_know_it_of_clients_that_draw_their_own_samples_too() -> None:
+    fields = {"data.samples_per_client": 37, "data.partition": "iid"}
+    prepared = prepare(hsfl.load_scenario("mnist-mini", fields | FIXED))
+    assert prepared.task.problem.constants.samples_per_client == 37
+
+
+def test_plans_know_nothing_of_samples_that_are_elsewhere() -> None:
+    prepared = prepare(hsfl.load_scenario("mnist-mini", {"data.name": "own"} | OWN), backend=Machines)
+    assert prepared.task.problem.constants.samples_per_client is None
 
 
 def test_samples_that_nobody_knows_cannot_weigh() -> None:

@@ -53,6 +53,8 @@ class Constants:
     """(1 + M, L): sigma_l^2 and zeta_{m,l}^2 as they were before training, until it has begun to learn; then None."""
     rise: float = 0.0
     """By how many times the root of its energy, |w_j - w|^2 / 2 gamma, random drift raises the loss of machines."""
+    samples_per_client: float | None = None
+    """How many samples clients train on, each for itself: the harmonic mean; None where that is not known."""
     coding_noise: FloatArray | None = None
     """(2, C, L): what each of `CODES` on the link up, and down, over the cut after each layer adds to the variance of a
     mini-batch gradient, summed over layers. None where codes cost nothing; known where codes are planned."""

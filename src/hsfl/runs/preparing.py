@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,8 @@ def prepare(
         parts, held = held_out(parts, section.held_out, seed) if section.held_out else (parts, None)
         targets = dataset.train[1].numpy()
         shared = isinstance(parts, OwnDraws)  # everybody has as many, and a list of what they are would be long
+        if not elsewhere:
+            problem = _with_samples(problem, parts[:1] if shared else parts)
         sampler = data.Sampler(parts, training.batch_size, seed, section.augment)
         feed = data.Feed(dataset, sampler, device)
         if elsewhere:
@@ -182,6 +184,13 @@ def prepare(
     own_samples = None if held is None else [torch.from_numpy(part).to(device) for part in held]
     tests = {"evaluates": bool(len(dataset.test[0])), "evaluates_clients": execution.evaluate_clients}
     return Prepared(task, made, labels, device, minimised, own_samples, **tests)
+
+
+def _with_samples(problem: Problem, parts: Sequence[np.ndarray]) -> Problem:
+    """The problem with how many samples clients have; a client without any sees none of them again."""
+    counts = [len(part) for part in parts if len(part)]
+    samples = len(parts) / sum(1 / count for count in counts) if counts else None
+    return replace(problem, constants=replace(problem.constants, samples_per_client=samples))
 
 
 def choose_device(name: str) -> torch.device:

@@ -22,9 +22,11 @@ from hsfl.theory.sampling import sampling_variance, within_cohort
 ENERGY = 4.2
 #: By what part of itself random drift may raise the loss before training stalls, in the root mean square over rounds.
 RISE = 0.1
-#: What is left of the first loss counts as so much at least: where models come to fit their samples it goes to 0, and
-#: what they do on others does not depend on it any more.
-LEFT = 0.2
+#: The loss counts as so much of the first one at least: where models come to fit their samples it goes to 0, and what
+#: they do on others does not depend on it any more.
+LEFT = 0.15
+#: How much of drift towards samples that are seen again counts, where all of it does of drift towards data that differ.
+AGAIN = 0.25
 #: Intervals beyond this are as good as this one to see how drift grows.
 _FAR = 1000
 
@@ -59,15 +61,15 @@ def energy_drift(problem: Problem) -> FloatArray:
     independent, so that they cancel up to 1/J_m; systematic ones do not. Steps are taken to be as long as the
     curvature allows, beta = 1/gamma, as training with a useful step soon finds them. And random drift raises the loss
     at every machine, by its curvature, and what is trained is the loss raised like that: as much as training has seen.
+    Samples that a client sees again pull it the same way each time, but clients of the same data in different ones.
     """
     a_ML, b_ML = _rates(problem)
     if (first := problem.constants.first_gradients) is not None:
         first_a_ML, first_b_ML = _uncorrected(problem, first[0] / problem.micro_batches, first[1:])
         a_ML, b_ML = np.maximum(a_ML, first_a_ML), np.maximum(b_ML, first_b_ML)
-    loss = problem.constants.initial_gap
-    felt = RISE * max(loss, LEFT * (problem.constants.first_loss or 0.0))
-    raised = ENERGY / 3 * loss * _left(problem) * (problem.constants.rise / felt) ** 2
-    return over_intervals(problem, a_ML * (1 / problem.system.working[:, None] + raised), b_ML)
+    raised = ENERGY / 3 * _left(problem) * problem.constants.rise**2 / (RISE**2 * _loss(problem))
+    cancelled = 1 / problem.system.working[:, None]
+    return over_intervals(problem, a_ML * (cancelled + raised), b_ML, a_ML * np.maximum(AGAIN, cancelled))
 
 
 def _rates(problem: Problem) -> tuple[FloatArray, FloatArray]:
@@ -84,36 +86,54 @@ def _uncorrected(problem: Problem, sigma2_L: FloatArray, zeta2_ML: FloatArray) -
     return (system.working[:, None] - 1) / system.participants * sigma2_L, within_cohort(system, zeta2_ML)
 
 
-def _growth(problem: Problem, k: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """How random and systematic drift grow with k rounds since the average: k and k^2, but for momentum.
+def _growth(problem: Problem, k: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """How random and systematic drift grow with k rounds since the average, k and k^2 but for momentum; and how much
+    random drift grows beyond that because clients see samples again.
 
     Momentum mu makes gamma of the step only after about 1/(1 - mu) rounds. Where machines keep their own, noise is
-    remembered from round to round; where an average gives them a common one, they drift slowly at first. Counted where
-    drift is weighed against the loss, not in the model of the published experiments.
+    remembered from round to round; where an average gives them a common one, they drift slowly at first.
+
+    A client has seen all of its samples after E rounds, and then sees them again in another order: the noise of two
+    rounds that are d apart has a part min(d/E, 1)/E in common, so that 2 sum_{d<k} (k - d) min(d/E, 1)/E is added. In
+    the end that is the drift towards the mean gradient of so many samples, which differs although all are drawn alike.
+    Probes, which see every sample once, do not show it.
+
+    Both are counted where drift is weighed against the loss, not in the model of the published experiments.
     """
-    mu = problem.momentum if problem.constants.by_loss else 0.0
+    if not problem.constants.by_loss:
+        return k, k**2, np.zeros_like(k)
+    mu = problem.momentum
     recent = mu * (1 - mu**k) / (1 - mu)
     if problem.averaging == "corrected" or problem.average_optimizer:
-        return k - 2 * recent + mu**2 * (1 - mu ** (2 * k)) / (1 - mu**2), (k - recent) ** 2
-    return k - 2 * recent / (1 + mu), k**2
+        random, systematic = k - 2 * recent + mu**2 * (1 - mu ** (2 * k)) / (1 - mu**2), (k - recent) ** 2
+    else:
+        random, systematic = k - 2 * recent / (1 + mu), k**2
+    if (samples := problem.constants.samples_per_client) is None:
+        return random, systematic, np.zeros_like(k)
+    E = samples / (problem.batch_size * problem.micro_batches)
+    again = np.where(k <= E, k**3 / (3 * E**2), k**2 / E - k + E / 3)
+    return random, systematic, again * systematic / np.maximum(k, 1) ** 2
 
 
-def over_intervals(problem: Problem, a_ML: FloatArray, b_ML: FloatArray) -> FloatArray:
-    """The mean of a and b, grown, over k = 0..I-1, as coefficients of I^2, I and 1: (3, M, L).
+def over_intervals(
+    problem: Problem, a_ML: FloatArray, b_ML: FloatArray, again_ML: FloatArray | float = 0.0
+) -> FloatArray:
+    """The mean of a, b and `again`, each as it grows, over k = 0..I-1, as coefficients of I^2, I and 1: (3, M, L).
 
-    Without momentum that is a quadratic. With it, it is the quadratic that is right at the intervals in force and at
-    twice as many rounds, 0 at 1 and never below: from one plan to the next intervals change no more than that.
+    For k and k^2 that is a quadratic. Else it is the quadratic that is right at the intervals in force and at twice as
+    many rounds, 0 at 1 and never below: from one plan to the next intervals change no more than that.
     """
+    rates_ML = (a_ML, b_ML, np.broadcast_to(again_ML, a_ML.shape))
     in_force = problem.constants.intervals_in_force
     near_M = np.full(problem.system.num_tiers, 4) if in_force is None else np.clip(in_force, 2, _FAR).astype(int)
     total = np.zeros((3, *a_ML.shape))
     for m, near in enumerate(near_M):
-        for rate_L, grown in zip((a_ML[m], b_ML[m]), _growth(problem, np.arange(2.0 * near)), strict=True):
+        for rate_ML, grown in zip(rates_ML, _growth(problem, np.arange(2.0 * near)), strict=True):
             # The quadratic is (I - 1)(q1 + q2 (I - 1)); the factor on the right is known at both.
             here, there = grown[:near].mean() / (near - 1), grown.mean() / (2 * near - 1)
             q2 = min((there - here) / near, there / (2 * near - 2))
             q1 = there - q2 * (2 * near - 1)
-            total[:, m] += np.multiply.outer((q2, q1 - 2 * q2, q2 - q1), rate_L)
+            total[:, m] += np.multiply.outer((q2, q1 - 2 * q2, q2 - q1), rate_ML[m])
     return total
 
 
@@ -126,13 +146,13 @@ def drift_rates(problem: Problem, cuts: npt.ArrayLike) -> tuple[FloatArray, Floa
 def predicted_drift(problem: Problem, cuts: npt.ArrayLike, rounds: npt.ArrayLike) -> dict[str, FloatArray]:
     """How far the entities of every tier are apart so many rounds after an average, by each model that can tell: (M,).
 
-    E|w_m^j - mean|^2 over the tier's layers: refined, gamma^2 (a k + b k^2), with `_growth` for k and k^2; paper,
-    4 gamma^2 k^2 sum_l G_l^2.
+    E|w_m^j - mean|^2 over the tier's layers: refined, gamma^2 (a k + b k^2), with what `_growth` makes of k and k^2;
+    paper, 4 gamma^2 k^2 sum_l G_l^2.
     """
     constants, k, found = problem.constants, np.asarray(rounds, dtype=float), {}
     if constants.gradient_dissimilarity is not None:
-        (a_M, b_M), (random, systematic) = drift_rates(problem, cuts), _growth(problem, k)
-        found["refined"] = problem.step**2 * (a_M * random + b_M * systematic)
+        (a_M, b_M), (random, systematic, again) = drift_rates(problem, cuts), _growth(problem, k)
+        found["refined"] = problem.step**2 * (a_M * (random + again) + b_M * systematic)
     if constants.gradient_second_moment is not None:
         found["paper"] = 4 * (problem.step * k) ** 2 * _per_tier(problem, cuts, constants.gradient_second_moment)
     return found
@@ -241,13 +261,18 @@ def loss_target(problem: Problem) -> float:
     much; late, when little is left of the first loss, less of it does harm. So the margin is `ENERGY` times the loss,
     times what is left of the first one, for the drift just before an average, which is 3 times the mean one.
     """
-    return float(ENERGY / 3 * _left(problem) * gap_over_step(problem))
+    return ENERGY / 3 * _left(problem) * 2 * _loss(problem) / problem.step
+
+
+def _loss(problem: Problem) -> float:
+    """The loss of the moment, as it counts."""
+    return max(problem.constants.initial_gap, LEFT * (problem.constants.first_loss or 0.0))
 
 
 def _left(problem: Problem) -> float:
     """What is left of the first loss, as it counts."""
-    loss, first = problem.constants.initial_gap, problem.constants.first_loss
-    return 1.0 if first is None else min(max(loss / first, LEFT), 1.0)
+    first = problem.constants.first_loss
+    return 1.0 if first is None else min(_loss(problem) / first, 1.0)
 
 
 def margin(problem: Problem, cuts: npt.ArrayLike, intervals: npt.ArrayLike) -> FloatArray:
