@@ -310,17 +310,51 @@ def test_systematic_drift_counts_more_until_training_has_begun_unless_averages_a
     first = np.vstack([constants.gradient_variance, constants.gradient_dissimilarity])
     careful = first * np.array([1.0, 15.0, 15.0, 15.0])[:, None]
     begun, early = by_loss(problem, 2.0), by_loss(problem, 2.0, first)
-    assert strategy.propose(begun, current, 60) == solve(begun).plan
-    plan = strategy.propose(early, current, 60)
+    assert strategy.propose(begun, current, 10**6) == solve(begun).plan
+    plan = strategy.propose(early, current, 10**6)
     assert plan == solve(by_loss(problem, 2.0, careful)).plan  # what was seen since does not matter
     assert max(plan.intervals) < max(solve(early).plan.intervals) < max(solve(begun).plan.intervals)
     slow = {f"tiers.{m}.fed_{way}link": "2 Mbps" for m in (1, 2) for way in ("up", "down")}
     dear = replace(early, system=hsfl.load_scenario("paper", slow).problem.system)
-    assert strategy.propose(dear, current, 60) == solve(dear).plan
+    assert strategy.propose(dear, current, 10**6) == solve(dear).plan
     with_target = replace(problem, constants=replace(constants, drift="refined", first_gradients=1e6 * first))
-    assert strategy.propose(with_target, current, 60) == solve(with_target).plan  # only where the loss is weighed
+    assert strategy.propose(with_target, current, 10**6) == solve(with_target).plan  # only where the loss is weighed
     at_cuts = Named("MA", PLANNED, (4, 5))  # full synchronisation at the same cuts is what it is compared with
     solved = ExactSolver(by_loss(problem, 2.0, careful)).solve(cuts=(4, 5)).plan
-    assert at_cuts.propose(early, current, 60).intervals == solved.intervals
-    assert max(strategy.propose(begun, None, 0).intervals) == 8  # a first plan
-    assert strategy.propose(begun, Plan((3, 8), (2, 2, 1)), 60).intervals == (4, 4, 1)  # no more than twice as long
+    assert at_cuts.propose(early, current, 10**6).intervals == solved.intervals
+
+
+def best_for(problem: Problem, intervals: tuple[int, ...]) -> Plan:
+    return ExactSolver(problem).solve(intervals).plan
+
+
+def test_intervals_are_no_longer_than_what_is_known_of_drift_reaches(problem: Problem) -> None:
+    """At first at most 8 rounds, later a quarter of those so far, and twice the last; with the best cuts for them."""
+    strategy, current = named("HSFL"), Plan((3, 8), (10**6, 10**6, 1))
+    begun = by_loss(problem, 2.0)
+    free = solve(begun).plan
+    assert min(free.intervals[:2]) > 20  # else there is nothing to limit
+    for round_, longest in ((0, 8), (32, 8), (40, 10), (79, 19), (10**6, 10**6)):
+        expected = tuple(min(interval, longest) for interval in free.intervals)
+        assert strategy.propose(begun, None if round_ == 0 else current, round_) == best_for(begun, expected)
+    assert strategy.propose(begun, Plan((3, 8), (2, 2, 1)), 10**6).intervals == (4, 4, 1)
+    drawn = named("MA+RMS").propose(begun, current, 40)
+    assert max(drawn.intervals) == 10
+
+
+def test_intervals_stay_short_until_training_has_begun_unless_longer_ones_pay(problem: Problem) -> None:
+    """At most 8 on the first plateau, whose gradients would allow more, but where averages are dear."""
+    strategy, current = named("HSFL"), Plan((3, 8), (10**6, 10**6, 1))
+    constants = problem.constants
+    assert constants.gradient_dissimilarity is not None
+    alike = replace(problem, constants=replace(constants, gradient_dissimilarity=0 * constants.gradient_dissimilarity))
+    first = 1e-9 * np.vstack([constants.gradient_variance, constants.gradient_dissimilarity])
+    begun, early = by_loss(alike, 2.0), by_loss(alike, 2.0, first)
+    assert min(strategy.propose(begun, current, 160).intervals[:2]) > 20
+    assert max(strategy.propose(early, current, 160).intervals) == 8
+    slow = {f"tiers.{m}.fed_{way}link": "2 Mbps" for m in (1, 2) for way in ("up", "down")}
+    dear = replace(early, system=hsfl.load_scenario("paper", slow).problem.system)
+    plan = strategy.propose(dear, current, 160)
+    assert max(plan.intervals) == 40
+    short = best_for(dear, tuple(min(interval, 8) for interval in plan.intervals))
+    assert round_latency(dear, short.cuts, short.intervals) > 1.3 * round_latency(dear, plan.cuts, plan.intervals)

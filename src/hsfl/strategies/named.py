@@ -17,9 +17,10 @@ MA and MS are the model aggregation and model splitting of the paper; R is rando
 
 - Planned: the planner's optimum for the machines of the moment and the constants as measured. But with any drift model
   other than the paper's no interval grows to more than twice its last value from one plan to the next. Where drift is
-  weighed against the loss, a first interval is at most 8. Until the loss has fallen to 60 % of the first one, drift is
-  there taken to be at least what the first gradients say, and systematic drift counts 15 times, unless plans without
-  that have rounds at least 1.75 times as short as full synchronisation. HSFL keeps cuts or intervals that are given and
+  weighed against the loss, an interval is at most 8, or a quarter of the rounds so far. Until the loss has fallen to
+  60 % of the first one, drift is there taken to be at least what the first gradients say, systematic drift counts 15
+  times, unless plans without that have rounds at least 1.75 times as short as full synchronisation, and intervals are
+  at most 8, unless longer ones make rounds at least 1.3 times as short. HSFL keeps cuts or intervals that are given and
   plans the rest (the paper's ablations). Where random intervals keep every cut vector from the target, RMA+MS takes the
   best cuts for the target doubled as often as it takes.
 - Random: every interval uniform in 1..25, cuts distinct and uniform in 3..14 of VGG-16's 16 layers (3..L-2 in
@@ -77,8 +78,11 @@ PERIOD, UPLOADS = 10, 8
 #: From one plan to the next an interval grows at most so many times: what is measured holds near where it was measured.
 #: On the first plateau gradients are tiny; the intervals that they allow would ruin training once it leaves it.
 GROWTH = 2
-#: The longest interval of a first plan: before training begins little is known.
-FIRST = 8
+#: Where drift is weighed against the loss, an interval is at most as long as this part of the rounds so far, which is
+#: what tells of drift, or `FIRST`, for at first nothing does.
+AHEAD, FIRST = 0.25, 8
+#: Until training has begun to learn, intervals longer than `FIRST` must make rounds so many times as short.
+SHORTER = 1.3
 #: Until training has begun to learn systematic drift counts so many times, unless rounds are at least so many times as
 #: short as those of full synchronisation without that: copies that go different ways do not leave a plateau together.
 EARLY, PAYS = 15.0, 1.75
@@ -129,7 +133,7 @@ class Named:
     def propose(self, problem: Problem, current: Plan | None, round_: int) -> Plan:
         if self.intervals == self.cuts == PLANNED:
             plan = self._planned(problem)
-            limited = _limited(plan.intervals, current, problem)
+            limited = self._within_reach(plan.intervals, current, problem, round_)
             return plan if limited == plan.intervals else self._best(problem, limited)
         rng = np.random.default_rng([self.seed, _STREAM, round_])
         if self.cuts == PLANNED:
@@ -141,7 +145,7 @@ class Named:
         cuts = self._cuts(problem, rng)
         if self.intervals == PLANNED:
             plan = self._planned(problem, cuts)
-            intervals = _limited(plan.intervals, current, problem)
+            intervals = self._within_reach(plan.intervals, current, problem, round_, cuts)
         else:
             intervals = self._intervals(problem, rng)
         plan = Plan(cuts, intervals)
@@ -164,6 +168,37 @@ class Named:
         there = fastest_round_cuts(now, always, allow_empty_tiers=self.allow_empty_tiers) if cuts is None else cuts
         whole_s, own_s = round_latency(now, there, always), round_latency(now, plan.cuts, plan.intervals)
         return plan if whole_s >= PAYS * own_s else best(careful)
+
+    def _within_reach(
+        self,
+        intervals: tuple[int, ...],
+        current: Plan | None,
+        problem: Problem,
+        round_: int,
+        cuts: tuple[int, ...] | None = None,
+    ) -> tuple[int, ...]:
+        """Intervals, no longer than what is known of drift reaches: at most `GROWTH` times those in force.
+
+        And where drift is weighed against the loss at most `AHEAD` of the rounds so far, or `FIRST`, and no more than
+        that until training has begun to learn, unless it pays. Plans by the paper's bound stay as they are.
+        """
+        constants = problem.constants
+        if constants.drift == "paper":
+            return intervals
+        if constants.by_loss:
+            longest = max(FIRST, int(AHEAD * round_))
+            intervals = tuple(min(i, longest) for i in intervals)
+        if current is not None:
+            intervals = tuple(min(new, GROWTH * old) for new, old in zip(intervals, current.intervals, strict=True))
+        short = tuple(min(i, FIRST) for i in intervals)
+        if not constants.by_loss or constants.first_gradients is None or short == intervals:
+            return intervals
+
+        def seconds(chosen: tuple[int, ...]) -> float:
+            plan = self._solved(problem, chosen, cuts=cuts)
+            return float(round_latency(problem.as_planned(plan), plan.cuts, chosen))
+
+        return intervals if seconds(short) >= SHORTER * seconds(intervals) else short
 
     def corrected_gain(self, problem: Problem) -> float | None:
         """How many times as fast the plan would be with corrected averages; None where there is no choice."""
@@ -217,15 +252,3 @@ class Named:
             return ExactSolver(one, allow_empty_tiers=self.allow_empty_tiers).solve(intervals, cuts=cuts)
 
         return best_of_all(problem, solved).plan
-
-
-def _limited(intervals: tuple[int, ...], current: Plan | None, problem: Problem) -> tuple[int, ...]:
-    """Intervals, shortened to at most `GROWTH` times those in force.
-
-    First ones are at most `FIRST` where drift is weighed against the loss. Plans by the paper's bound stay as they are.
-    """
-    if problem.constants.drift == "paper":
-        return intervals
-    if current is None:
-        return tuple(min(i, FIRST) for i in intervals) if problem.constants.by_loss else intervals
-    return tuple(min(new, GROWTH * old) for new, old in zip(intervals, current.intervals, strict=True))
