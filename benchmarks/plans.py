@@ -1,6 +1,7 @@
 """Compare planned training with full synchronisation, simple fixed plans and the best of a grid, on small problems.
 
     python benchmarks/plans.py [--problems NAME ...] [--seeds N ...] [--averaging RULE ...] [--grid] [--energy]
+                               [--constant NAME=VALUE ...]
 
 Every problem is one a user might bring: a model, data, a skew of the data over the clients, a tree of machines, links
 and a step. The figure of a run is the simulated time to a test accuracy that full synchronisation sets with the same
@@ -26,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import tried
 from torch import nn
 
 from hsfl.errors import DivergedError
@@ -348,6 +350,7 @@ def main() -> None:
         "--averaging", nargs="+", default=["plain"], help="of the planned runs: plain, corrected or both"
     )
     parser.add_argument("--energy", action="store_true", help="show what drift of fixed plans costs in rounds")
+    tried.add_option(parser)
     parser.add_argument("--jobs", type=int, default=2)
     given = parser.parse_args()
     chosen = {SYNC: (1, 1, 1)} | SIMPLE | ({"-".join(map(str, i)): i for i in GRID} if given.grid else {})
@@ -355,11 +358,11 @@ def main() -> None:
     rules = {f"{PLANNED}, {rule}": {"training.averaging": rule} for rule in given.averaging}
     jobs += [(n, label, s, rule) for n in given.problems for label, rule in rules.items() for s in given.seeds]
     runs: dict[str, dict[str, list[dict[str, Any]]]] = {n: {} for n in given.problems}
-    with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
+    with multiprocessing.get_context("spawn").Pool(given.jobs, tried.use, [given.constant]) as pool:
         for name, label, _, run in pool.imap(work, jobs):
             runs[name].setdefault(label, []).append(run)
     machine = f"{platform.processor() or platform.machine()}, torch {torch.__version__}"
-    print(f"{machine}, seeds {given.seeds}")
+    print(f"{machine}, seeds {given.seeds}", *(f"{name}={value:g}" for name, value in given.constant))
     for label in rules:
         show(runs, label, grid=given.grid)
     if given.energy:

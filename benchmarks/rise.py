@@ -1,7 +1,7 @@
 """By what part of the loss random drift may raise it: planned training with several values of `RISE`.
 
     python benchmarks/rise.py [--size full] [--data DIR] [--values V ...] [--partition shards] [--averaging corrected]
-                              [--seeds N ...] [PLAN ...]
+                              [--seeds N ...] [--constant NAME=VALUE ...] [PLAN ...]
 
 Beside full synchronisation at its best cuts, on the data and machines of the experiments; accuracies are of a tenth of
 the training samples, which is not trained on. The value inf leaves out that drift raises the loss. A PLAN is fixed cuts
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import tried
 
 import hsfl
 from hsfl.experiments.settings import Settings, fixed
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("--values", nargs="*", type=float, default=[0.05, 0.1, float("inf")], metavar="V")
     parser.add_argument("--seeds", nargs="+", type=int, default=[90, 91], metavar="N")
     parser.add_argument("--data", type=Path)
+    tried.add_option(parser)
     parser.add_argument("--jobs", type=int)
     given = parser.parse_args()
     settings = Settings(SIZES[given.size], precision="fp32" if given.size == "small" else "bf16")
@@ -70,7 +72,9 @@ def main() -> None:
     jobs: list[Job] = [
         (settings, given.partition, seed, given.data, *what) for what, seed in product(wanted.values(), given.seeds)
     ]
-    with multiprocessing.get_context("spawn").Pool(given.jobs or (2 if given.size == "small" else 1)) as pool:
+    with multiprocessing.get_context("spawn").Pool(
+        given.jobs or (2 if given.size == "small" else 1), tried.use, [given.constant]
+    ) as pool:
         found = dict(zip(product(wanted, given.seeds), pool.map(train, jobs, chunksize=1), strict=True))
     print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}, {given.partition}\n")
     print("| plans | times as fast as full sync | points above it | last plan |\n|---|---|---|---|")
